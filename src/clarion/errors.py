@@ -1,0 +1,315 @@
+"""Every error Clarion raises, with its stable code.
+
+    ClarionError
+    ├── ProtocolError     CLN-1xx   the peer broke the rules of the wire; costs it its connection
+    ├── RequestError      CLN-2xx   one request cannot be done; the connection goes on
+    ├── JournalError      CLN-3xx   persistent memory: full, damaged, foreign, failed
+    ├── ConfigurationError  CLN-4xx a server cannot start as it was told to
+    └── ConnectionFailed …  CLN-5xx the client cannot reach, or has lost, its server
+
+Codes and the names of facts are an interface; the text is not. An error crosses the wire as
+(code, facts) and is raised on the other side as the same class.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+Fact = str | int | float | bool | None
+
+
+class ClarionError(Exception):
+    """Base of all. `code` is stable; `facts` are named values that the text was made of."""
+
+    code: ClassVar[str] = "CLN-000"
+    text: ClassVar[str] = "something went wrong: {detail}"
+    by_code: ClassVar[dict[str, type[ClarionError]]] = {}
+
+    def __init__(self, **facts: Fact) -> None:
+        self.facts = facts
+        super().__init__(facts)
+
+    def __init_subclass__(cls) -> None:
+        if cls.code in ClarionError.by_code:
+            raise TypeError(f"error code {cls.code} is used twice")
+        ClarionError.by_code[cls.code] = cls
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.text.format_map(_Named(self.facts))}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.code, self.facts)
+
+
+class _Named(dict[str, Fact]):
+    """Format facts; a fact that an older or newer peer did not send shows as `?`."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def from_code(code: str, facts: dict[str, Fact]) -> ClarionError:
+    """The error that a peer reported. A code this version does not know keeps its facts."""
+    kind = ClarionError.by_code.get(code)
+    if kind is None:
+        return UnknownError(**{**facts, "code": code})
+    return kind(**facts)
+
+
+def _rebuild(code: str, facts: dict[str, Fact]) -> ClarionError:
+    return from_code(code, facts)
+
+
+class UnknownError(ClarionError):
+    code = "CLN-001"
+    text = "the server reported {code}, which this version does not know"
+
+
+class InternalFault(ClarionError):
+    code = "CLN-002"
+    text = "internal fault: {detail}"
+
+
+# --- CLN-1xx: the wire --------------------------------------------------------------------------
+
+
+class ProtocolError(ClarionError):
+    code = "CLN-100"
+    text = "protocol error: {detail}"
+
+
+class FrameTooLarge(ProtocolError):
+    code = "CLN-101"
+    text = "a frame of {size} bytes is larger than the limit of {limit}"
+
+
+class BadFrame(ProtocolError):
+    code = "CLN-102"
+    text = "a frame could not be read: {detail}"
+
+
+class UnknownFrame(ProtocolError):
+    code = "CLN-103"
+    text = "frame type {type} is not known, or not allowed in state {state}"
+
+
+class VersionMismatch(ProtocolError):
+    code = "CLN-104"
+    text = "no common protocol version: the server speaks {server_min} to {server_max}, the client {client_min} to {client_max}"
+
+
+class CreditExceeded(ProtocolError):
+    code = "CLN-105"
+    text = "sent {sent} bytes without credit to {destination}; the window is {window}"
+
+
+class HeartbeatMissed(ProtocolError):
+    code = "CLN-106"
+    text = "nothing heard for {silent_ms} ms"
+
+
+class BadBatch(ProtocolError):
+    code = "CLN-107"
+    text = "a batch could not be read: {detail}"
+
+
+class SlowReader(ProtocolError):
+    code = "CLN-108"
+    text = "the connection did not read for too long: {waiting} bytes were waiting"
+
+
+class HandshakeTimeout(ProtocolError):
+    code = "CLN-109"
+    text = "no handshake within {limit_ms} ms"
+
+
+class TooManyConnections(ProtocolError):
+    code = "CLN-110"
+    text = "the server has its maximum of {limit} connections"
+
+
+# --- CLN-2xx: requests --------------------------------------------------------------------------
+
+
+class RequestError(ClarionError):
+    code = "CLN-200"
+    text = "the request cannot be done: {detail}"
+
+
+class BadName(RequestError):
+    code = "CLN-201"
+    text = "{name!r} is not a valid name: {detail}"
+
+
+class WrongKind(RequestError):
+    code = "CLN-202"
+    text = "{destination} is a {kind}, not a {wanted}"
+
+
+class Blocked(RequestError):
+    code = "CLN-203"
+    text = "{destination} cannot take more now: {detail}"
+
+
+class MessageTooLarge(RequestError):
+    code = "CLN-204"
+    text = "a message of {size} bytes is larger than the limit of {limit}"
+
+
+class NoSuchDestination(RequestError):
+    code = "CLN-205"
+    text = "there is no destination {destination}"
+
+
+class NoSuchSubscription(RequestError):
+    code = "CLN-206"
+    text = "{destination} has no subscription {subscription}"
+
+
+class SubscriptionInUse(RequestError):
+    code = "CLN-207"
+    text = "subscription {subscription} of {destination} has a consumer and is not shared"
+
+
+class ProducerForgotten(RequestError):
+    code = "CLN-208"
+    text = "the broker no longer remembers producer {producer}: whether its unconfirmed messages were stored is unknown"
+
+
+class LimitReached(RequestError):
+    code = "CLN-209"
+    text = "{what}: the limit of {limit} is reached"
+
+
+class BadArgument(RequestError):
+    code = "CLN-210"
+    text = "{argument}: {detail}"
+
+
+class NotAllowed(RequestError):
+    code = "CLN-211"
+    text = "not allowed: {detail}"
+
+
+class UnknownVerb(RequestError):
+    code = "CLN-212"
+    text = "there is no command {verb}"
+
+
+class SessionClosed(RequestError):
+    code = "CLN-213"
+    text = "the session is closed"
+
+
+class MessagesLost(RequestError):
+    code = "CLN-214"
+    text = "{count} messages of {destination} from sequence {first} were damaged on disk and are lost"
+
+
+class NotReady(RequestError):
+    code = "CLN-215"
+    text = "the message manager is not ready: {detail}"
+
+
+# --- CLN-3xx: persistent memory -----------------------------------------------------------------
+
+
+class JournalError(ClarionError):
+    code = "CLN-300"
+    text = "journal: {detail}"
+
+
+class JournalFull(JournalError):
+    code = "CLN-301"
+    text = "persistent memory is full: {wanted} bytes wanted, {room} left"
+
+
+class JournalFailed(JournalError):
+    code = "CLN-302"
+    text = "persistent memory failed in {operation}: {detail}; the process stops, because what the disk holds is no longer known"
+
+
+class DirectoryInUse(JournalError):
+    code = "CLN-303"
+    text = "another server uses the data directory {path}"
+
+
+class NewerFormat(JournalError):
+    code = "CLN-304"
+    text = "{path} has format version {version}; this program reads up to {supported}"
+
+
+class RecordDamaged(JournalError):
+    code = "CLN-305"
+    text = "the record at position {position} is damaged: {detail}"
+
+
+class NoSpace(JournalError):
+    code = "CLN-306"
+    text = "{path} has {free} bytes free; at least {needed} are needed"
+
+
+class MetadataDamaged(JournalError):
+    code = "CLN-307"
+    text = "no checkpoint can be read, and the log before it was recycled: {detail}"
+
+
+# --- CLN-4xx: starting --------------------------------------------------------------------------
+
+
+class ConfigurationError(ClarionError):
+    code = "CLN-400"
+    text = "configuration: {detail}"
+
+
+class BadSetting(ConfigurationError):
+    code = "CLN-401"
+    text = "{file}: {detail}"
+
+
+class AddressInUse(ConfigurationError):
+    code = "CLN-402"
+    text = "{address} is in use"
+
+
+class NoPermission(ConfigurationError):
+    code = "CLN-403"
+    text = "no permission for {path}"
+
+
+class InsecureAddress(ConfigurationError):
+    code = "CLN-404"
+    text = "without users and certificates a server listens on loopback only; {address} needs --insecure"
+
+
+class MissingExtra(ConfigurationError):
+    code = "CLN-405"
+    text = "this needs the extra {extra}: pip install 'clarion[{extra}]'"
+
+
+# --- CLN-5xx: the client's connection -----------------------------------------------------------
+
+
+class ConnectionFailed(ClarionError):
+    code = "CLN-500"
+    text = "no connection to {url}: {detail}"
+
+
+class ConnectionLost(ClarionError):
+    code = "CLN-501"
+    text = "the connection was lost: {detail}"
+
+
+class BadUrl(ClarionError):
+    code = "CLN-502"
+    text = "{url!r} is not a Clarion address: {detail}"
+
+
+class Timeout(ClarionError):
+    code = "CLN-503"
+    text = "no answer within {limit_ms} ms: {detail}"
+
+
+class AuthenticationFailed(ClarionError):
+    code = "CLN-504"
+    text = "authentication failed: {detail}"

@@ -1,0 +1,113 @@
+"""Every bound in Clarion, in one place, with the relations between them checked on import.
+
+Units are the last word of a name. A bound that a server may lower (on a small file system, say) is
+told to clients in the handshake; none is ever raised.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# --- names and messages ---------------------------------------------------------------------------
+NAME_BYTES_MAX = 255
+"""A destination's, subscription's or client's name, in UTF-8."""
+HEADERS_BYTES_MAX = 64 * KIB
+"""Headers and properties of one message, encoded."""
+PROPERTIES_MAX = 256
+"""Properties of one message."""
+PRIORITY_MAX = 9
+PRIORITY_DEFAULT = 4
+
+# --- batches and frames ---------------------------------------------------------------------------
+BATCH_BYTES_MAX = 4 * MIB
+"""One batch on the wire and in the journal; so also the largest message that is not streamed."""
+BATCH_MESSAGES_MAX = 65_536
+BATCH_BYTES_TARGET = 128 * KIB
+"""A client closes a batch at this size: larger ones gain no throughput and cost latency."""
+BATCH_MESSAGES_TARGET = 4_096
+FRAME_OVERHEAD_BYTES_MAX = 4 * KIB
+FRAME_BYTES_MAX = BATCH_BYTES_MAX + FRAME_OVERHEAD_BYTES_MAX
+DELIVER_BYTES_TARGET = 256 * KIB
+"""One delivery frame carries at most this, except when a single batch slice is larger."""
+RANGES_PER_FRAME_MAX = 1_024
+"""Ranges in one confirmation; a client with more sends several."""
+
+# --- connections and sessions ---------------------------------------------------------------------
+CONNECTIONS_MAX = 20_000
+SESSIONS_PER_CONNECTION_MAX = 256
+CONSUMERS_PER_SESSION_MAX = 1_024
+HANDSHAKE_MS_MAX = 10_000
+HEARTBEAT_MS_DEFAULT = 10_000
+HEARTBEAT_MS_MIN = 100
+HEARTBEAT_MS_MAX = 600_000
+HEARTBEATS_MISSED_MAX = 3
+"""A peer that was silent for this many heartbeats is gone."""
+CONNECTION_WAITING_BYTES_MAX = 16 * MIB
+"""What waits to be written to one connection; consumer credit keeps it far below."""
+
+# --- flow -----------------------------------------------------------------------------------------
+PRODUCER_WINDOW_BYTES = 4 * MIB
+"""What one session may have on its way to one destination without an answer."""
+PUBLISH_PENDING_BYTES_MAX = 64 * MIB
+"""What a message manager holds that is not durable yet, over all sessions; then it refuses."""
+CONSUMER_CREDIT_MESSAGES_DEFAULT = 10_000
+CONSUMER_CREDIT_BYTES_DEFAULT = 2 * MIB
+CONSUMER_CREDIT_MESSAGES_MAX = 1_000_000
+CONSUMER_CREDIT_BYTES_MAX = 64 * MIB
+UNCONFIRMED_MESSAGES_DEFAULT = 1_000_000
+"""Bound on what one consumer holds unconfirmed: separate from credit, so that a transaction
+larger than the prefetch does not hang."""
+CLIENT_BUFFER_BYTES = 256 * MIB
+"""What `send_nowait` takes before it raises `Blocked`."""
+
+# --- destinations ---------------------------------------------------------------------------------
+DESTINATIONS_MAX = 100_000
+SUBSCRIPTIONS_PER_DESTINATION_MAX = 10_000
+PRODUCERS_PER_DESTINATION_MAX = 16_384
+"""Producers whose sequences a destination remembers; the longest silent one is forgotten first."""
+PRODUCER_WINDOW_MESSAGES = 1 << 24
+"""How far a producer's sequence may run ahead of its oldest unconfirmed one."""
+PAGE_SPAN_BYTES_MAX = 256 * KIB
+"""One entry of a destination's index covers at most this much of the journal (or one batch)."""
+DELIVERED_MARK_MESSAGES = 65_536
+"""How far ahead a subscription's delivered mark is logged: after a crash at most this many
+messages are flagged redelivered that were not."""
+
+# --- journal --------------------------------------------------------------------------------------
+SEGMENT_BYTES_MAX = 64 * MIB
+SEGMENT_BYTES_MIN = 512 * KIB
+SEGMENTS_MIN = 8
+"""A journal is never smaller than this: active, spare, compaction, two checkpoints, and data."""
+SEGMENTS_SPARE = 2
+"""Free segments that the allocator keeps ready beyond the reserve, while it may grow."""
+JOURNAL_BYTES_MAX_DEFAULT = 64 * GIB
+GROUP_BYTES_MAX = 8 * MIB
+GROUP_ALIGN_BYTES = 512
+CHECKPOINT_PART_BYTES_MAX = 128 * KIB
+CHECKPOINT_LOG_BYTES = 256 * MIB
+"""A checkpoint is due after this much log …"""
+CHECKPOINT_LOG_ENTRIES = 100_000
+"""… or this many entries: replay time at the next start is bounded by both."""
+READ_CACHE_BYTES = 64 * MIB
+READ_AHEAD_PAGES = 4
+
+# --- bus --------------------------------------------------------------------------------------------
+BUS_MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + 4 * KIB
+
+for _smaller, _larger, _why in (
+    (BATCH_BYTES_TARGET, BATCH_BYTES_MAX, "a batch closed by size fits the limit"),
+    (BATCH_MESSAGES_TARGET, BATCH_MESSAGES_MAX, "a batch closed by count fits the limit"),
+    (HEADERS_BYTES_MAX, BATCH_BYTES_TARGET, "headers alone never fill a batch"),
+    (BATCH_BYTES_MAX, PRODUCER_WINDOW_BYTES, "one batch fits the producer window"),
+    (PRODUCER_WINDOW_BYTES, PUBLISH_PENDING_BYTES_MAX, "one session's window fits the total"),
+    (BATCH_BYTES_MAX, GROUP_BYTES_MAX, "one batch fits a group"),
+    (4 * GROUP_BYTES_MAX, SEGMENT_BYTES_MAX, "a segment holds several groups"),
+    (CONSUMER_CREDIT_BYTES_MAX, PUBLISH_PENDING_BYTES_MAX, "credit is bounded like publishing"),
+    (DELIVER_BYTES_TARGET, BATCH_BYTES_MAX, "a delivery frame fits the frame limit"),
+    (FRAME_BYTES_MAX, CONNECTION_WAITING_BYTES_MAX, "one frame fits the write buffer"),
+    (CHECKPOINT_PART_BYTES_MAX, SEGMENT_BYTES_MIN // 4, "a checkpoint part fits the smallest segment"),
+):
+    if _smaller > _larger:
+        raise AssertionError(f"limits contradict each other: {_why}")
