@@ -95,7 +95,7 @@ class UnknownFrame(ProtocolError):
 
 class VersionMismatch(ProtocolError):
     code = "CLN-104"
-    text = "no common protocol version: the server speaks {server_min} to {server_max}, the client {client_min} to {client_max}"
+    text = "no common version: the server speaks {server_min} to {server_max}, the client {client_min} to {client_max}"
 
 
 class CreditExceeded(ProtocolError):
@@ -226,7 +226,7 @@ class JournalFull(JournalError):
 
 class JournalFailed(JournalError):
     code = "CLN-302"
-    text = "persistent memory failed in {operation}: {detail}; the process stops, because what the disk holds is no longer known"
+    text = "persistent memory failed in {operation}: {detail}; what the disk holds is unknown, so the process stops"
 
 
 class DirectoryInUse(JournalError):

@@ -55,10 +55,7 @@ class IdGenerator:
             self.start_ms += 1
             self._ordinal = 0
         identity = (
-            self.site << 118
-            | self.node << 104
-            | (self.start_ms - EPOCH_MS) << 64
-            | self._ordinal << SEQUENCE_BITS
+            self.site << 118 | self.node << 104 | (self.start_ms - EPOCH_MS) << 64 | self._ordinal << SEQUENCE_BITS
         )
         self._ordinal += 1
         return identity

@@ -1,0 +1,1 @@
+"""Clarion carries event messages that must not be lost. Public names only."""

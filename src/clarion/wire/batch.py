@@ -1,0 +1,288 @@
+"""The batch: many messages in one contiguous buffer, encoded once and moved as it is.
+
+Guarantees
+    1. A batch that `Batch.parse` returned is consistent: sizes, counts, columns and checksum agree,
+       and every bound of `limits` holds. It is checked once, at the gateway; inside it is trusted.
+    2. Slicing copies no record: `slice_parts` is a new header, cut columns, and a view of the data.
+    3. Nothing here looks at single messages unless it is asked for one.
+
+Layout (little endian; the id is big endian so that it sorts; docs/formats/wire.md has the table)
+
+    header 80 | destination, padded to 4 | offsets u32[count+1]
+    | header sizes u32[count]  if HEADERS | group hashes u32[count] if GROUPS
+    | time deltas ms u32[count] if TIMES  | data: per message headers then body
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from crc32c import crc32c
+
+from clarion import limits
+from clarion.errors import BadBatch, MessageTooLarge
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = 0x4243
+VERSION = 1
+HEADERS, GROUPS, TIMES = 1, 2, 4
+"""Flags: which optional columns are there. Bits 3 to 31 are kept for later and must be zero."""
+_KNOWN_FLAGS = HEADERS | GROUPS | TIMES
+
+HEADER = struct.Struct("<IIHBBI16sIIqqqqHHI")
+"""crc, size, magic, version, priority, flags, first id, count, offset base, created ms,
+deliver-at ms, earliest expiry ms, latest expiry ms, destination bytes, zero, zero."""
+HEADER_BYTES = HEADER.size
+assert HEADER_BYTES == 80
+
+_CRC = struct.Struct("<I")
+
+
+def _padded(size: int) -> int:
+    return (size + 3) & ~3
+
+
+class Batch:
+    """A parsed batch, or a slice of one: cheap to make, holds the buffer."""
+
+    __slots__ = (
+        "_columns_at",
+        "_data_at",
+        "base",
+        "buffer",
+        "count",
+        "created_ms",
+        "deliver_at_ms",
+        "destination",
+        "expiry_first_ms",
+        "expiry_last_ms",
+        "first_id",
+        "flags",
+        "priority",
+        "size",
+    )
+
+    size: int
+    priority: int
+    flags: int
+    count: int
+    base: int
+    created_ms: int
+    deliver_at_ms: int
+    expiry_first_ms: int
+    expiry_last_ms: int
+
+    def __init__(self, buffer: Buffer) -> None:
+        """Trusts the buffer: for bytes that were parsed before (journal, bus, own encoding)."""
+        (
+            _crc,
+            self.size,
+            _magic,
+            _version,
+            self.priority,
+            self.flags,
+            first_id,
+            self.count,
+            self.base,
+            self.created_ms,
+            self.deliver_at_ms,
+            self.expiry_first_ms,
+            self.expiry_last_ms,
+            name_bytes,
+            _zero,
+            _zero2,
+        ) = HEADER.unpack_from(buffer)
+        view = memoryview(buffer)
+        self.buffer: memoryview = view
+        self.first_id = int.from_bytes(first_id, "big")
+        self.destination = bytes(view[HEADER_BYTES : HEADER_BYTES + name_bytes])
+        self._columns_at = HEADER_BYTES + _padded(name_bytes)
+        self._data_at = self._columns_at + 4 * (self.count + 1) + 4 * self.count * self.flags.bit_count()
+
+    @classmethod
+    def parse(cls, buffer: Buffer) -> Batch:
+        """A batch from outside. Raises `BadBatch` unless every rule of the layout holds."""
+        size = len(buffer)
+        if size < HEADER_BYTES + 8:
+            raise BadBatch(detail=f"{size} bytes are shorter than any batch")
+        if size > limits.BATCH_BYTES_MAX:
+            raise MessageTooLarge(size=size, limit=limits.BATCH_BYTES_MAX)
+        batch = cls(buffer)
+        batch._check(size)
+        return batch
+
+    def _check(self, size: int) -> None:
+        fixed = HEADER.unpack_from(self.buffer)
+        if fixed[2] != MAGIC or fixed[3] != VERSION:
+            raise BadBatch(detail=f"magic {fixed[2]:#x} version {fixed[3]} is not a batch of version {VERSION}")
+        if self.size != size:
+            raise BadBatch(detail=f"says {self.size} bytes, has {size}")
+        if self.flags & ~_KNOWN_FLAGS or fixed[14] or fixed[15]:
+            raise BadBatch(detail="unknown flags")
+        if self.priority > limits.PRIORITY_MAX:
+            raise BadBatch(detail=f"priority {self.priority}")
+        if not 1 <= self.count <= limits.BATCH_MESSAGES_MAX:
+            raise BadBatch(detail=f"{self.count} messages")
+        if not 1 <= fixed[13] <= limits.NAME_BYTES_MAX + 8:
+            raise BadBatch(detail=f"a destination of {fixed[13]} bytes")
+        if min(fixed[9:13]) < 0:
+            raise BadBatch(detail="a negative time")
+        if self._data_at > size:
+            raise BadBatch(detail="columns run past the end")
+        if crc32c(self.buffer[4:]) != fixed[0]:
+            raise BadBatch(detail="the checksum does not match")
+        offsets = self.offsets()
+        lengths = np.diff(offsets.astype(np.int64))
+        if int(offsets[0]) != self.base or int(offsets[-1]) - self.base != size - self._data_at:
+            raise BadBatch(detail="offsets do not cover the data")
+        if lengths.min() < 0:
+            raise BadBatch(detail="offsets go backwards")
+        if self.flags & HEADERS:
+            sizes = self.header_sizes()
+            if sizes.max() > limits.HEADERS_BYTES_MAX or (sizes > lengths).any():
+                raise BadBatch(detail="headers larger than their record or the limit")
+
+    # --- columns ------------------------------------------------------------------------------------
+
+    def _column(self, at: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        return np.frombuffer(self.buffer, np.dtype("<u4"), length, at)
+
+    def offsets(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        """count + 1 offsets into the data, each `base` too large."""
+        return self._column(self._columns_at, self.count + 1)
+
+    def header_sizes(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        """Only if `flags & HEADERS`."""
+        return self._column(self._columns_at + 4 * (self.count + 1), self.count)
+
+    @property
+    def data(self) -> memoryview:
+        """All records, one after the other."""
+        return self.buffer[self._data_at : self.size]
+
+    # --- single messages ----------------------------------------------------------------------------
+
+    def record(self, index: int) -> tuple[memoryview, memoryview]:
+        """Headers and body of one message, as views."""
+        at = self._columns_at + 4 * index
+        first, end = struct.unpack_from("<II", self.buffer, at)
+        start = self._data_at + first - self.base
+        stop = self._data_at + end - self.base
+        body_at = start
+        if self.flags & HEADERS:
+            body_at += _CRC.unpack_from(self.buffer, at + 4 * (self.count + 1))[0]
+        return self.buffer[start:body_at], self.buffer[body_at:stop]
+
+    def time_ms(self, index: int) -> int:
+        """When one message was handed to its client for sending."""
+        if not self.flags & TIMES:
+            return self.created_ms
+        columns = (self.flags & (HEADERS | GROUPS)).bit_count()
+        at = self._columns_at + 4 * (self.count + 1) + 4 * self.count * columns + 4 * index
+        return self.created_ms + int(_CRC.unpack_from(self.buffer, at)[0])
+
+    def data_bytes(self, first: int, end: int) -> int:
+        """Size of the records [first, end)."""
+        table = self._columns_at
+        low = _CRC.unpack_from(self.buffer, table + 4 * first)[0]
+        high = _CRC.unpack_from(self.buffer, table + 4 * end)[0]
+        return int(high - low)
+
+    def fit(self, first: int, end: int, data_bytes_max: int) -> int:
+        """The largest `j` in [first + 1, end] with at most `data_bytes_max` in [first, j); at least one."""
+        if self.data_bytes(first, end) <= data_bytes_max:
+            return end
+        offsets = self.offsets()
+        limit = int(offsets[first]) + data_bytes_max
+        fitting = int(np.searchsorted(offsets[first + 1 : end + 1], limit, side="right"))
+        return first + max(1, fitting)
+
+    # --- slicing ------------------------------------------------------------------------------------
+
+    def slice_parts(self, first: int, end: int) -> list[Buffer]:
+        """The messages [first, end) as the parts of a batch of their own, in writing order."""
+        if first == 0 and end == self.count:
+            return [self.buffer[: self.size]]
+        count = end - first
+        table = self._columns_at
+        offsets = self.buffer[table + 4 * first : table + 4 * (end + 1)]
+        columns: list[Buffer] = [offsets]
+        at = table + 4 * (self.count + 1)
+        for _ in range(self.flags.bit_count()):
+            columns.append(self.buffer[at + 4 * first : at + 4 * end])
+            at += 4 * self.count
+        low, high = struct.unpack_from("<I", offsets)[0], struct.unpack_from("<I", offsets, 4 * count)[0]
+        columns.append(self.buffer[self._data_at + low - self.base : self._data_at + high - self.base])
+        name = self.buffer[HEADER_BYTES:table]
+        parts: list[Buffer] = [name, *columns]
+        fixed = list(HEADER.unpack_from(self.buffer))
+        fixed[1] = HEADER_BYTES + sum(map(len, parts))
+        fixed[6] = (self.first_id + first).to_bytes(16, "big")
+        fixed[7] = count
+        fixed[8] = low
+        header = bytearray(HEADER.pack(*fixed))
+        _seal(header, parts)
+        return [header, *parts]
+
+    def sliced(self, first: int, end: int) -> Batch:
+        """The messages [first, end) as a batch of their own, copied."""
+        return Batch(b"".join(self.slice_parts(first, end)))
+
+
+def _seal(header: bytearray, parts: Sequence[Buffer]) -> None:
+    """Put the checksum of everything after it into the header."""
+    crc = crc32c(memoryview(header)[4:])
+    for part in parts:
+        crc = crc32c(part, crc)
+    _CRC.pack_into(header, 0, crc)
+
+
+def encode(
+    destination: bytes,
+    first_id: int,
+    bodies: Sequence[Buffer],
+    headers: Sequence[bytes] | None = None,
+    groups: Sequence[int] | None = None,
+    time_deltas_ms: Sequence[int] | None = None,
+    *,
+    priority: int = limits.PRIORITY_DEFAULT,
+    created_ms: int = 0,
+    deliver_at_ms: int = 0,
+    expiry_first_ms: int = 0,
+    expiry_last_ms: int = 0,
+) -> bytearray:
+    """One batch of these messages. Every loop over messages runs in C: about 0.15 µs a message."""
+    count = len(bodies)
+    lengths = map(len, bodies)
+    flags = 0
+    records: Sequence[Buffer] = bodies
+    columns: list[Buffer] = []
+    if headers is not None:
+        flags |= HEADERS
+        sizes = array("I", map(len, headers))
+        offsets = array("I", accumulate(map(int.__add__, sizes, lengths), initial=0))
+        columns.append(sizes.tobytes())
+        mixed: list[Buffer] = [b""] * (2 * count)
+        mixed[0::2] = headers
+        mixed[1::2] = bodies
+        records = mixed
+    else:
+        offsets = array("I", accumulate(lengths, initial=0))
+    for flag, column in ((GROUPS, groups), (TIMES, time_deltas_ms)):
+        if column is not None:
+            flags |= flag
+            columns.append(array("I", column).tobytes())
+    name = destination.ljust(_padded(len(destination)), b"\0")
+    size = HEADER_BYTES + len(name) + 4 * (count + 1) + 4 * count * len(columns) + offsets[-1]
+    header = HEADER.pack(
+        0, size, MAGIC, VERSION, priority, flags, first_id.to_bytes(16, "big"), count, 0,
+        created_ms, deliver_at_ms, expiry_first_ms, expiry_last_ms, len(destination), 0, 0,
+    )  # fmt: skip
+    buffer = bytearray().join((header, name, offsets.tobytes(), *columns, *records))
+    _CRC.pack_into(buffer, 0, crc32c(memoryview(buffer)[4:]))
+    return buffer
