@@ -1,0 +1,284 @@
+"""The host of a message manager: bus on one side, journal on the other, the pure core between.
+
+Rules
+    1. It hears and speaks only over the bus, and only in bytes.
+    2. Recovery is checkpoint plus replay; nothing leaves before the recovered tail is durable again.
+    3. A failure of persistent memory ends the process through `on_failed`; nothing is sent afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from clarion import limits
+from clarion.bus.interface import Bus, Subscription
+from clarion.core.cache import PageCache
+from clarion.core.destination import QUEUE, Destination
+from clarion.core.entries import Create, Kind, decode_moved
+from clarion.core.state import State
+from clarion.core.subscription import Range
+from clarion.errors import ClarionError, InternalFault, LimitReached, WrongKind
+from clarion.instruments import Registry
+from clarion.journal import FileStore, Journal, JournalOptions, Recovery, ThreadCommitter
+from clarion.journal import Kind as JournalKind
+from clarion.message import parse_destination
+from clarion.nodes.message_manager.consuming import Consuming
+from clarion.nodes.message_manager.delivery import Delivery
+from clarion.nodes.message_manager.log import EntryLog
+from clarion.nodes.message_manager.publishing import Publishing
+from clarion.nodes.message_manager.reading import PageReader
+from clarion.nodes.message_manager.requests import Requests
+from clarion.nodes.message_manager.sessions import Sessions
+from clarion.nodes.message_manager.upkeep import Upkeep
+from clarion.settings import Settings
+from clarion.wire import commands, frames
+from clarion.wire.batch import Buffer
+
+_log = logging.getLogger("clarion.mm")
+_PROBES = (
+    ("journal.before_write", "a group is about to be written"),
+    ("journal.after_write", "a group is written, not synced"),
+    ("journal.before_sync", "a group is about to be synced"),
+    ("journal.after_sync", "a group is durable, nobody knows yet"),
+    ("journal.checkpoint_begin", "a checkpoint begins"),
+    ("journal.checkpoint_end", "a checkpoint is complete"),
+    ("journal.recycle", "a segment is about to be reused"),
+)
+
+
+class MessageManager:
+    """One message manager: `start`, then it lives on the bus until `stop`."""
+
+    def __init__(
+        self, bus: Bus, settings: Settings, registry: Registry, *, on_failed: Callable[[ClarionError], None]
+    ) -> None:
+        self.bus = bus
+        self.settings = settings
+        self.registry = registry
+        self._on_failed = on_failed
+        self._failed = False
+        self._subscriptions: list[Subscription] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[int, Callable[[commands.Command], None]] = {}
+        self.sessions = Sessions()
+        self.cache = PageCache(settings.message_manager.read_cache_bytes)
+        self.started_ms = 0
+
+    # --- start and stop -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the journal, recover, and begin to listen. Raises `JournalError` and `ConfigurationError`s."""
+        self._loop = asyncio.get_running_loop()
+        began = time.perf_counter()
+        recovery = await self._open()
+        self._build()
+        await self._loop.run_in_executor(None, self._recover, recovery)
+        self.journal.start()
+        self.state.recovered()
+        for destination in self.state.destinations.values():
+            for page in destination.pages:
+                self.journal.retain(page.position, page.live)
+            self.release(destination)
+        group = self.settings.message_manager.group
+        self._subscriptions = [
+            self.bus.subscribe(commands.group_channel(group), self._receive),
+            self.bus.watch(self._member),
+            self.bus.join(f"mm/{group}"),
+        ]
+        self.spawn(self.upkeep.run())
+        self.started_ms = int(time.time() * 1000)
+        self._report(recovery, time.perf_counter() - began)
+
+    async def _open(self) -> Recovery:
+        journal = self.settings.journal
+        options = JournalOptions(
+            durability=journal.durability, bytes_max=journal.bytes_max, segment_bytes=journal.segment_bytes
+        )
+        path = self.settings.node.data_path / "journal"
+        points = {name: self.registry.test_point(name, meaning=meaning) for name, meaning in _PROBES}
+
+        def probe(name: str) -> None:
+            point = points[name]
+            if point.armed:
+                point.fire()
+
+        def open_() -> tuple[Journal, Recovery]:
+            store = FileStore.open(path, options)
+            return Journal.open(store, options, ThreadCommitter(self._loop), probe=probe)
+
+        self.journal, recovery = await self._loop.run_in_executor(None, open_)
+        self.journal.on_failed = self._fail_stop
+        return recovery
+
+    def _build(self) -> None:
+        self.state = State(self.journal.status().segment_bytes)
+        self.publishing = Publishing(self)
+        self.log = EntryLog(self.journal, self.state, self._committed)
+        self.reader = PageReader(self.journal, self.cache, self._loop)
+        self.delivery = Delivery(self)
+        self.consuming = Consuming(self)
+        self.upkeep = Upkeep(self)
+        self.requests = Requests(self)
+        self._handlers = {
+            frames.Type.PUBLISH: self.publishing.handle,
+            frames.Type.SUBSCRIBE: self.consuming.subscribe,
+            frames.Type.UNSUBSCRIBE: self.consuming.unsubscribe,
+            frames.Type.CREDIT: self.consuming.credit,
+            frames.Type.CONFIRM: self.consuming.confirm,
+            frames.Type.REJECT: self.consuming.reject,
+            frames.Type.REQUEST: self.requests.handle,
+            commands.SESSION_ENDED: self._session_ended,
+        }
+
+    def _recover(self, recovery: Recovery) -> None:
+        """On a worker thread, before anybody else sees the state."""
+        self.state.load(recovery.checkpoint_parts)
+        for record in recovery.records:
+            if record.kind == JournalKind.MOVED:
+                if record.body is not None:
+                    identity, first, _ = decode_moved(record.head, record.body)
+                    destination = self.state.destinations.get(identity)
+                    if destination is not None:
+                        destination.pages.move(first, record.position, record.span)
+            elif record.kind >= Kind.PUBLISH:
+                span = 0 if record.body is None else record.span
+                self.state.apply(record.index, record.kind, record.head, record.position, span)
+
+    def _report(self, recovery: Recovery, seconds: float) -> None:
+        for lost in recovery.lost:
+            facts: dict[str, object] = {"from": lost.position_from, "to": lost.position_to}
+            _log.error("journal_damaged", extra={"facts": facts})
+        for destination in self.state.destinations.values():
+            if recovery.lost and destination.lost_messages:
+                facts = {"destination": str(destination), "messages": destination.lost_messages}
+                _log.error("messages_lost", extra={"facts": facts})
+        for warning in self.journal.status().warnings:
+            _log.warning("journal_warning", extra={"facts": {"warning": warning}})
+        facts = {"destinations": len(self.state.destinations), "ms": round(seconds * 1000)}
+        _log.info("mm_ready", extra={"facts": facts})
+
+    async def stop(self) -> None:
+        """Make everything durable and leave: a clean end needs no recovery."""
+        for subscription in self._subscriptions:
+            subscription.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "reader"):
+            await self.reader.close()
+        if hasattr(self, "journal"):
+            await self._loop.run_in_executor(None, self.journal.close)
+
+    def _fail_stop(self, error: ClarionError) -> None:
+        self._failed = True
+        self._on_failed(error)
+
+    # --- the bus --------------------------------------------------------------------------------------
+
+    def _receive(self, data: bytes) -> None:
+        if self._failed:
+            return
+        command = commands.decode(data)
+        handler = self._handlers.get(command.type)
+        if handler is None:
+            _log.error("unknown_command", extra={"facts": {"type": command.type}})
+            return
+        handler(command)
+
+    def send(self, session: int, kind: int, parts: Sequence[Buffer]) -> None:
+        """To a session, wherever it is."""
+        if not self._failed:
+            self.bus.publish(commands.session_channel(session), commands.encode(kind, session, list(parts)))
+
+    def reply(self, session: int, request: int, result: object) -> None:
+        """The answer to a request."""
+        self.send(session, frames.Type.REPLY, [frames.pack({"request": request, "result": result})])
+
+    def fail(self, session: int, request: int, error: ClarionError) -> None:
+        """The answer to a request that cannot be done."""
+        if request:
+            self.send(session, frames.Type.ERROR, [frames.pack({"request": request, **frames.error_facts(error)})])
+
+    def _session_ended(self, command: commands.Command) -> None:
+        facts = frames.unpack(command.payload)
+        self._end(command.session, int.from_bytes(facts["producer"], "big"), bool(facts["clean"]))
+
+    def _end(self, identity: int, producer: int, clean: bool) -> None:
+        session = self.sessions.pop(identity)
+        if session is not None:
+            self.consuming.ended(session)
+            self.publishing.ended(session, producer, clean)
+
+    def _member(self, name: str, present: bool) -> None:
+        """A client manager that vanished takes its sessions along."""
+        kind, _, half = name.partition("/")
+        if kind == "cm" and not present:
+            for identity in self.sessions.of_manager(int(half, 16)):
+                self._end(identity, 0, clean=False)
+
+    # --- for the parts --------------------------------------------------------------------------------
+
+    def resolve(self, text: str) -> Destination:
+        """The destination somebody named, created on first use. Raises `WrongKind`, `BadName`, `LimitReached`."""
+        kind, name = parse_destination(text)
+        found = self.state.find(name)
+        if found is None:
+            return self.create(kind or QUEUE, name)
+        if kind is not None and kind != found.kind:
+            raise WrongKind(destination=name, kind=found.kind, wanted=kind)
+        return found
+
+    def create(self, kind: str, name: str, quota_bytes: int | None = None) -> Destination:
+        """A new destination."""
+        if len(self.state.destinations) >= limits.DESTINATIONS_MAX:
+            raise LimitReached(what="destinations", limit=limits.DESTINATIONS_MAX)
+        identity = self.state.next_destination
+        quota = quota_bytes or self.settings.destinations.quota_bytes or self._quota_default()
+        self.log.write(Kind.CREATE, Create(identity, kind, name, quota).encode())
+        return self.state.destinations[identity]
+
+    def _quota_default(self) -> int:
+        """Half of what the journal may ever hold, so that one abandoned subscription leaves the other half."""
+        return self.journal.capacity_bytes // 2
+
+    def release(self, destination: Destination, ranges: Sequence[Range] = ()) -> None:
+        """Free what nobody needs."""
+        for page in destination.release(ranges):
+            self.journal.release(page.position, page.live)
+            self.cache.drop(destination.identity, page.first)
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that this journal takes."""
+        return min(limits.BATCH_BYTES_MAX, self.journal.record_bytes_max - limits.FRAME_OVERHEAD_BYTES_MAX)
+
+    def count(self, name: str) -> int:
+        """The value of one of our counters."""
+        value = self.registry.instrument(name).read()
+        if not isinstance(value, int):
+            raise InternalFault(detail=f"{name} is not a counter")
+        return value
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """After what is being done now."""
+        self._loop.call_soon(callback)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that takes its time; a fault in it stops the process rather than being swallowed."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("fault", exc_info=error)
+            self._fail_stop(error if isinstance(error, ClarionError) else InternalFault(detail=repr(error)))
+
+    def _committed(self) -> None:
+        self.publishing.flush()
+        self.upkeep.step()

@@ -1,0 +1,56 @@
+"""The one ordered log of a message manager, and the effects that wait for its durability.
+
+Rules
+    1. An entry is appended, then applied at once; every effect that leaves the process or frees space
+       waits in `after` until the entry is durable (effects after durability).
+    2. Effects run in the order of their entries.
+    3. Everything runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from clarion.core.state import State
+from clarion.journal import Journal
+from clarion.wire.batch import Buffer
+
+Effect = Callable[[], None]
+
+
+class EntryLog:
+    """Append, apply, and hold effects."""
+
+    def __init__(self, journal: Journal, state: State, settled: Callable[[], None]) -> None:
+        self._journal = journal
+        self._state = state
+        self._waiting: deque[tuple[int, Effect]] = deque()
+        self._settled = settled
+        self._last = -1
+        journal.on_durable = self._durable
+
+    def write(self, kind: int, head: bytes, body: Buffer = b"", *, reserve: bool = True) -> tuple[int, int]:
+        """Append and apply one entry: (position, span). Raises `JournalFull` and changes nothing then."""
+        location = self._journal.append(kind, head, body, reserve=reserve)
+        self._last = location.position
+        self._state.apply(location.index, kind, head, location.position, location.span)
+        return location.position, location.span
+
+    def after(self, effect: Effect) -> None:
+        """Run `effect` when everything written so far is durable; at once if it already is."""
+        if self._last < self._journal.durable:
+            effect()
+        else:
+            self._waiting.append((self._last, effect))
+
+    def wait(self, position: int, effect: Effect) -> None:
+        """Run `effect` when a record that was appended just now, at `position`, is durable."""
+        self._last = position
+        self._waiting.append((position, effect))
+
+    def _durable(self, durable: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] < durable:
+            waiting.popleft()[1]()
+        self._settled()

@@ -1,0 +1,110 @@
+"""Reading pages from the journal, off the event loop, into the cache.
+
+Rules
+    1. A page is read only when all of it is durable, and is taken over only if it did not grow or
+       move meanwhile: a cached page is whole, so what is missing in it is damaged on disk.
+    2. One read per page at a time, a bounded number at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from clarion import limits
+from clarion.core.cache import CachedPage, PageCache
+from clarion.core.destination import Destination
+from clarion.core.entries import Kind, Publish, decode_moved
+from clarion.core.pages import Page
+from clarion.journal import Journal
+from clarion.journal import Kind as JournalKind
+from clarion.wire.batch import Batch
+
+READERS = 2
+
+
+class PageReader:
+    """Loads pages for whoever waits for them."""
+
+    def __init__(self, journal: Journal, cache: PageCache, loop: asyncio.AbstractEventLoop) -> None:
+        self._journal = journal
+        self._cache = cache
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="clarion-read")
+        self._loading: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def want(self, destination: Destination, page: Page, then: Callable[[], None] | None = None) -> None:
+        """Load a page, and call `then` when it is in the cache (or can no longer be)."""
+        key = (destination.identity, page.first)
+        waiting = self._loading.get(key)
+        if waiting is None:
+            self._loading[key] = [then] if then else []
+            task = self._loop.create_task(self._load(destination, page, key))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif then:
+            waiting.append(then)
+
+    def ahead(self, destination: Destination, sequence: int) -> None:
+        """Load the pages after the one that is being delivered."""
+        for page in destination.pages.following(sequence, limits.READ_AHEAD_PAGES):
+            if (destination.identity, page.first) not in self._cache and self.is_durable(page):
+                self.want(destination, page)
+
+    def is_durable(self, page: Page) -> bool:
+        """Only then is it all on disk to be read."""
+        return page.position + page.span <= self._journal.durable
+
+    async def read(self, destination: int, page: Page) -> CachedPage:
+        """The batches of one page, straight from the journal."""
+        return await self._loop.run_in_executor(self._pool, self._read, destination, page)
+
+    async def fetch(self, destination: Destination, sequence: int) -> tuple[Page, CachedPage] | None:
+        """The page that holds a sequence, from the cache or the journal; None if it is not stored any more."""
+        while (page := destination.pages.find(sequence)) is not None:
+            cached = self._cache.get(destination.identity, page.first)
+            if cached is not None:
+                return page, cached
+            loaded = self._loop.create_future()
+            self.want(destination, page, lambda loaded=loaded: loaded.done() or loaded.set_result(None))
+            await loaded
+        return None
+
+    async def _load(self, destination: Destination, page: Page, key: tuple[int, int]) -> None:
+        while self.is_durable(page):
+            loaded = await self.read(destination.identity, page)
+            now = destination.pages.find(page.first)
+            if now == page:
+                self._cache.loaded(destination.identity, page.first, loaded)
+                break
+            if now is None:
+                break
+            page = now
+        for then in self._loading.pop(key):
+            then()
+
+    def _read(self, destination: int, page: Page) -> CachedPage:
+        """On a reader thread."""
+        cached = CachedPage()
+        for record in self._journal.read(page.position, page.span):
+            if record.body is None:
+                continue
+            if record.kind == Kind.PUBLISH:
+                entry = Publish.decode(record.head)
+                if entry.destination == destination and page.first <= entry.first < page.end:
+                    cached.add(entry.first, Batch(record.body))
+            elif record.kind == JournalKind.MOVED:
+                moved, first, batches = decode_moved(record.head, record.body)
+                if moved == destination and first == page.first:
+                    for batch_first, batch in batches:
+                        cached.add(batch_first, Batch(batch))
+        return cached
+
+    async def close(self) -> None:
+        """No read is under way afterwards."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._pool.shutdown(wait=True)

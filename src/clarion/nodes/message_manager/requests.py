@@ -1,0 +1,260 @@
+"""Requests of administrators: status, destinations, browse, purge, delete, create, drop, unsubscribe.
+
+Each verb is one method; each answers exactly once, with a result or an error. docs/reference/requests.md
+describes the results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from clarion import limits
+from clarion.core.destination import Destination
+from clarion.core.entries import Drop, Kind, Ranges
+from clarion.core.subscription import Range, Subscription
+from clarion.errors import BadArgument, ClarionError, NoSuchDestination, RequestError, UnknownVerb
+from clarion.message import parse_destination
+from clarion.wire import frames
+from clarion.wire.commands import Command
+
+if TYPE_CHECKING:
+    from clarion.nodes.message_manager.host import MessageManager
+
+Arguments = dict[str, Any]
+_BROWSE_MESSAGES = 1_000
+_BROWSE_BYTES = limits.MIB
+
+
+class Requests:
+    """The administration side of a message manager."""
+
+    def __init__(self, host: MessageManager) -> None:
+        self._host = host
+        self._verbs: dict[str, Callable[[Arguments], Awaitable[object]]] = {
+            "status": self._status,
+            "destinations": self._destinations,
+            "browse": self._browse,
+            "purge": self._purge,
+            "delete": self._delete,
+            "create": self._create,
+            "drop": self._drop,
+            "unsubscribe": self._unsubscribe,
+        }
+
+    def handle(self, command: Command) -> None:
+        """One REQUEST."""
+        wanted = frames.unpack(command.payload)
+        self._host.spawn(self._answer(command.session, wanted["request"], wanted["verb"], wanted.get("arguments")))
+
+    async def _answer(self, session: int, request: int, verb: str, arguments: Arguments | None) -> None:
+        try:
+            work = self._verbs.get(verb)
+            if work is None:
+                raise UnknownVerb(verb=verb)
+            try:
+                result = await work(arguments or {})
+            except KeyError as error:
+                raise BadArgument(argument=str(error.args[0]), detail="it is missing") from None
+            except (TypeError, ValueError) as error:
+                raise RequestError(detail=str(error)) from None
+        except ClarionError as error:
+            self._host.fail(session, request, error)
+        else:
+            self._host.log.after(lambda: self._host.reply(session, request, result))
+
+    def _find(self, arguments: Arguments) -> Destination:
+        _kind, name = parse_destination(arguments["destination"], system=True)
+        found = self._host.state.find(name)
+        if found is None:
+            raise NoSuchDestination(destination=name)
+        return found
+
+    # --- looking --------------------------------------------------------------------------------------
+
+    async def _status(self, _arguments: Arguments) -> object:
+        host = self._host
+        journal = host.journal.status()
+        published_rate, confirmed_rate = host.upkeep.rates()
+        destinations = host.state.destinations.values()
+        return {
+            "node": host.settings.node.name,
+            "uptime_s": round((time.time() * 1000 - host.started_ms) / 1000, 1),
+            "destinations": len(destinations),
+            "sessions": len(host.sessions),
+            "depth": sum(destination.depth() for destination in destinations),
+            "published": host.count("mm.published"),
+            "confirmed": host.count("mm.confirmed"),
+            "published_per_s": round(published_rate, 1),
+            "confirmed_per_s": round(confirmed_rate, 1),
+            "commit_us_p50": journal.commit_us_p50,
+            "commit_us_p99": journal.commit_us_p99,
+            "commits": journal.commits,
+            "space": {
+                "bytes_total": journal.bytes_total,
+                "bytes_live": journal.bytes_live,
+                "bytes_reserve": journal.bytes_reserve,
+                "bytes_room": journal.room,
+                "bytes_max": host.journal.capacity_bytes,
+                "segments": journal.segments,
+                "segments_free": journal.free_segments,
+                "segment_bytes": journal.segment_bytes,
+                "growth_blocked": journal.growth_blocked,
+            },
+            "producers_waiting": host.publishing.waiting,
+            "lost_messages": sum(destination.lost_messages for destination in destinations),
+            "oldest": await self._oldest(),
+            "warnings": list(journal.warnings),
+        }
+
+    async def _oldest(self) -> object:
+        """The oldest unconfirmed message of all, and who holds it."""
+        oldest: tuple[int, Destination] | None = None
+        for destination in self._host.state.destinations.values():
+            page = next(iter(destination.pages), None)
+            if page is not None and (oldest is None or page.position < oldest[0]):
+                oldest = (page.position, destination)
+        if oldest is None:
+            return None
+        destination = oldest[1]
+        sequence = destination.floor()
+        found = await self._host.reader.fetch(destination, sequence)
+        batch = found[1].find(sequence) if found else None
+        stored_ms = batch[1].time_ms(sequence - batch[0]) if batch else None
+        return {
+            "destination": str(destination),
+            "sequence": sequence,
+            "age_s": None if stored_ms is None else round(time.time() - stored_ms / 1000, 3),
+            "held_by": self._holders(destination, sequence),
+        }
+
+    def _holders(self, destination: Destination, sequence: int) -> list[object]:
+        return [
+            {
+                "subscription": subscription.name or None,
+                "consumers": len(subscription.consumers),
+                "in_flight": any(
+                    consumer.inflight.overlap(sequence, sequence + 1) for consumer in subscription.consumers
+                ),
+            }
+            for subscription in destination.subscriptions.values()
+            if not subscription.confirmed.covers(sequence, sequence + 1)
+        ]
+
+    async def _destinations(self, _arguments: Arguments) -> object:
+        found = sorted(self._host.state.destinations.values(), key=lambda destination: destination.name)
+        return [self._describe(destination) for destination in found]
+
+    def _describe(self, destination: Destination) -> object:
+        return {
+            "name": destination.name,
+            "kind": destination.kind,
+            "depth": destination.depth(),
+            "next_sequence": destination.tail,
+            "bytes": destination.pages.bytes_live,
+            "bytes_quota": destination.bytes_quota,
+            "lost_messages": destination.lost_messages,
+            "subscriptions": [
+                _describe_subscription(destination, subscription) for subscription in destination.subscriptions.values()
+            ],
+        }
+
+    async def _browse(self, arguments: Arguments) -> object:
+        destination = self._find(arguments)
+        sequence = max(int(arguments.get("from") or 0), destination.floor(), 1)
+        messages = min(int(arguments.get("messages") or _BROWSE_MESSAGES), limits.BATCH_MESSAGES_MAX)
+        room = min(int(arguments.get("bytes") or _BROWSE_BYTES), _BROWSE_BYTES)
+        slices: list[object] = []
+        while messages > 0 and room > 0 and sequence < destination.visible:
+            run = self._wanted(destination, sequence)
+            if run is None:
+                sequence = destination.visible
+                break
+            sequence, end = run
+            found = await self._host.reader.fetch(destination, sequence)
+            at = found[1].find(sequence) if found else None
+            if at is None:
+                following = destination.pages.following(sequence, 1)
+                sequence = following[0].first if following else destination.visible
+                continue
+            first, batch = at
+            stop = batch.fit(sequence - first, min(end - first, batch.count, sequence - first + messages), room)
+            data = b"".join(batch.slice_parts(sequence - first, stop))
+            slices.append((sequence, 1, False, data))
+            messages -= first + stop - sequence
+            room -= len(data)
+            sequence = first + stop
+        return {"slices": slices, "next": sequence if sequence < destination.visible else None}
+
+    @staticmethod
+    def _wanted(destination: Destination, sequence: int) -> Range | None:
+        """The next run that some subscription has not confirmed."""
+        runs = [
+            run
+            for subscription in destination.subscriptions.values()
+            if (run := subscription.confirmed.gap(sequence, destination.visible)) is not None
+        ]
+        return min(runs, default=None)
+
+    # --- changing -------------------------------------------------------------------------------------
+
+    async def _purge(self, arguments: Arguments) -> object:
+        destination = self._find(arguments)
+        removed = destination.depth()
+        self._discard(destination, [(1, destination.tail)])
+        return {"removed": removed}
+
+    async def _delete(self, arguments: Arguments) -> object:
+        destination = self._find(arguments)
+        ranges = [(int(first), int(end)) for first, end in arguments["ranges"]]
+        if len(ranges) > limits.RANGES_PER_FRAME_MAX:
+            raise BadArgument(argument="ranges", detail=f"at most {limits.RANGES_PER_FRAME_MAX}")
+        if not all(0 < first < end for first, end in ranges):
+            raise BadArgument(argument="ranges", detail="a range is [first, end) with 0 < first < end")
+        before = destination.depth()
+        self._discard(destination, ranges)
+        return {"removed": before - destination.depth()}
+
+    def _discard(self, destination: Destination, ranges: list[Range]) -> None:
+        self._host.log.write(Kind.DISCARD, Ranges(destination.identity, 0, ranges).encode())
+        self._host.log.after(lambda: self._host.release(destination, ranges))
+
+    async def _create(self, arguments: Arguments) -> object:
+        kind, name = parse_destination(arguments["destination"])
+        if self._host.state.find(name) is not None:
+            raise BadArgument(argument="destination", detail=f"{name} exists")
+        quota = arguments.get("quota_bytes")
+        return self._describe(self._host.create(kind or "queue", name, None if quota is None else int(quota)))
+
+    async def _drop(self, arguments: Arguments) -> object:
+        destination = self._find(arguments)
+        if any(subscription.consumers for subscription in destination.subscriptions.values()):
+            raise BadArgument(argument="destination", detail=f"{destination} has consumers")
+        pages = list(destination.pages)
+        self._host.log.write(Kind.DROP, Drop(destination.identity).encode())
+
+        def durable() -> None:
+            for page in pages:
+                self._host.journal.release(page.position, page.live)
+                self._host.cache.drop(destination.identity, page.first)
+
+        self._host.log.after(durable)
+        return {"dropped": str(destination)}
+
+    async def _unsubscribe(self, arguments: Arguments) -> object:
+        destination = self._find(arguments)
+        self._host.consuming.delete_by_name(destination, arguments["subscription"])
+        return None
+
+
+def _describe_subscription(destination: Destination, subscription: Subscription) -> object:
+    return {
+        "name": subscription.name or None,
+        "durable": subscription.durable,
+        "shared": subscription.shared,
+        "depth": subscription.depth(destination.tail),
+        "in_flight": sum(consumer.held for consumer in subscription.consumers),
+        "consumers": len(subscription.consumers),
+        "floor": subscription.confirmed.floor,
+    }

@@ -1,0 +1,123 @@
+"""Upkeep: checkpoints, compaction, resuming producers, rates.
+
+Rules
+    1. A checkpoint is made in the background, one destination at a time, while entries go on.
+    2. Compaction copies what still lives in a nearly empty segment to the tail, a page at a time,
+       and lets a page's old place go only when its copy is durable.
+    3. Nothing here ever holds up a command for longer than one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from clarion.core.destination import Destination
+from clarion.core.entries import encode_moved
+from clarion.core.pages import Page
+from clarion.errors import JournalFull
+from clarion.journal import Kind as JournalKind
+
+if TYPE_CHECKING:
+    from clarion.nodes.message_manager.host import MessageManager
+
+TICK_S = 0.1
+RATE_TICKS = 100
+"""Rates are over the last ten seconds."""
+_log = logging.getLogger("clarion.mm")
+
+
+class Upkeep:
+    """What a message manager does beside its commands."""
+
+    def __init__(self, host: MessageManager) -> None:
+        self._host = host
+        self._checkpointing = False
+        self._compacting = False
+        self._samples: deque[tuple[float, int, int]] = deque(maxlen=RATE_TICKS)
+        registry = host.registry
+        self._checkpoints = registry.counter("mm.checkpoints", unit="checkpoints", meaning="checkpoints completed")
+        self._moved = registry.counter("mm.compacted", unit="bytes", meaning="bytes moved by compaction")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self.step()
+            self._samples.append((loop.time(), *self._counts()))
+            await asyncio.sleep(TICK_S)
+
+    def step(self) -> None:
+        """After every commit, and now and then."""
+        host = self._host
+        if not self._checkpointing and host.journal.checkpoint_due:
+            self.checkpoint()
+        if not self._compacting and host.journal.compaction_victim() is not None:
+            self._compacting = True
+            host.spawn(self._compact())
+        host.publishing.resume()
+
+    def checkpoint(self) -> None:
+        """Begin a checkpoint now."""
+        self._checkpointing = True
+        self._host.journal.checkpoint(self._host.state.dump(), self._checkpointed)
+
+    def _checkpointed(self) -> None:
+        self._checkpointing = False
+        self._checkpoints.add()
+
+    # --- compaction -----------------------------------------------------------------------------------
+
+    async def _compact(self) -> None:
+        host = self._host
+        try:
+            victim = host.journal.compaction_victim()
+            if victim is None:
+                return
+            for destination in list(host.state.destinations.values()):
+                for page in destination.pages.in_segment(victim.position_from, victim.position_to):
+                    await self._move(destination, page)
+        except JournalFull as error:
+            _log.warning("compaction_stopped", extra={"facts": {"reason": str(error)}})
+        finally:
+            self._compacting = False
+
+    async def _move(self, destination: Destination, page: Page) -> None:
+        """Copy one page to the tail; a page that was freed or grew meanwhile is left alone."""
+        host = self._host
+        if not host.reader.is_durable(page):
+            return
+        copy = await host.reader.read(destination.identity, page)
+        if destination.pages.find(page.first) != page or not copy.batches:
+            return
+        head, body = encode_moved(destination.identity, page.first, list(zip(copy.firsts, copy.batches, strict=True)))
+        location = host.journal.append(JournalKind.MOVED, head, body, reserve=True)
+        host.journal.retain(location.position, location.span)
+        durable = asyncio.get_running_loop().create_future()
+
+        def moved() -> None:
+            old = destination.pages.move(page.first, location.position, location.span, expect=page)
+            given_up = location if old is None else old
+            host.journal.release(given_up.position, given_up.span if old is None else old.live)
+            self._moved.add(location.span)
+            if not durable.done():
+                durable.set_result(None)
+
+        host.log.wait(location.position, moved)
+        await durable
+
+    # --- rates ----------------------------------------------------------------------------------------
+
+    def _counts(self) -> tuple[int, int]:
+        host = self._host
+        return host.count("mm.published"), host.count("mm.confirmed")
+
+    def rates(self) -> tuple[float, float]:
+        """Messages published and confirmed each second, over the last seconds."""
+        if len(self._samples) < 2:
+            return 0.0, 0.0
+        then, now = self._samples[0], self._samples[-1]
+        seconds = max(now[0] - then[0], 1e-9)
+        return (now[1] - then[1]) / seconds, (now[2] - then[2]) / seconds
