@@ -77,12 +77,14 @@ class MessageManager:
         recovery = await self._open()
         self._build()
         await self._loop.run_in_executor(None, self._recover, recovery)
-        self.journal.start()
-        self.state.recovered()
         for destination in self.state.destinations.values():
             for page in destination.pages:
                 self.journal.retain(page.position, page.live)
-            self.release(destination)
+        self.journal.start()
+        self.state.recovered()
+        for destination in self.state.destinations.values():
+            self.release(destination, [(1, destination.tail)])
+        self.upkeep.measure()
         group = self.settings.message_manager.group
         self._subscriptions = [
             self.bus.subscribe(commands.group_channel(group), self._receive),
@@ -107,7 +109,12 @@ class MessageManager:
                 point.fire()
 
         def open_() -> tuple[Journal, Recovery]:
-            store = FileStore.open(path, options)
+            store = FileStore.open(
+                path,
+                durability=options.durability,
+                segment_bytes=options.segment_bytes,
+                bytes_max=options.bytes_max,
+            )
             return Journal.open(store, options, ThreadCommitter(self._loop), probe=probe)
 
         self.journal, recovery = await self._loop.run_in_executor(None, open_)
@@ -237,13 +244,13 @@ class MessageManager:
         if len(self.state.destinations) >= limits.DESTINATIONS_MAX:
             raise LimitReached(what="destinations", limit=limits.DESTINATIONS_MAX)
         identity = self.state.next_destination
-        quota = quota_bytes or self.settings.destinations.quota_bytes or self._quota_default()
+        quota = quota_bytes or self.settings.destinations.quota_bytes or 0
         self.log.write(Kind.CREATE, Create(identity, kind, name, quota).encode())
         return self.state.destinations[identity]
 
-    def _quota_default(self) -> int:
-        """Half of what the journal may ever hold, so that one abandoned subscription leaves the other half."""
-        return self.journal.capacity_bytes // 2
+    def quota_bytes(self, destination: Destination) -> int:
+        """Its own quota, or half of what the journal can hold: one abandoned subscription leaves the rest."""
+        return destination.bytes_quota or self.upkeep.capacity_bytes // 2
 
     def release(self, destination: Destination, ranges: Sequence[Range] = ()) -> None:
         """Free what nobody needs."""

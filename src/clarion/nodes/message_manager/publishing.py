@@ -99,8 +99,9 @@ class Publishing:
         self._host.send(session.identity, frames.Type.REFUSED, payload)
 
     def _no_room(self, destination: Destination, size: int) -> str | None:
-        if destination.pages.bytes_live + size > destination.bytes_quota:
-            return f"its quota of {destination.bytes_quota} bytes is used up"
+        quota = self._host.quota_bytes(destination)
+        if destination.pages.bytes_live + size > quota:
+            return f"its quota of {quota} bytes is used up"
         if self._host.journal.room() < size:
             return "persistent memory is full"
         if self.pending_bytes + size > limits.PUBLISH_PENDING_BYTES_MAX:
@@ -173,7 +174,7 @@ class Publishing:
                 del self._waiting[identity, session]
                 continue
             used = destination.pages.bytes_live + granted.get(identity, 0)
-            if used >= destination.bytes_quota * _LOW_WATER:
+            if used >= self._host.quota_bytes(destination) * _LOW_WATER:
                 continue
             granted[identity] = granted.get(identity, 0) + limits.PRODUCER_WINDOW_BYTES
             budget -= limits.PRODUCER_WINDOW_BYTES

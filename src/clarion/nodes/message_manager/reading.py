@@ -67,9 +67,9 @@ class PageReader:
             cached = self._cache.get(destination.identity, page.first)
             if cached is not None:
                 return page, cached
-            loaded = self._loop.create_future()
-            self.want(destination, page, lambda loaded=loaded: loaded.done() or loaded.set_result(None))
-            await loaded
+            loaded = asyncio.Event()
+            self.want(destination, page, loaded.set)
+            await loaded.wait()
         return None
 
     async def _load(self, destination: Destination, page: Page, key: tuple[int, int]) -> None:

@@ -96,7 +96,7 @@ class Requests:
                 "bytes_live": journal.bytes_live,
                 "bytes_reserve": journal.bytes_reserve,
                 "bytes_room": journal.room,
-                "bytes_max": host.journal.capacity_bytes,
+                "bytes_max": host.upkeep.capacity_bytes,
                 "segments": journal.segments,
                 "segments_free": journal.free_segments,
                 "segment_bytes": journal.segment_bytes,
@@ -153,7 +153,7 @@ class Requests:
             "depth": destination.depth(),
             "next_sequence": destination.tail,
             "bytes": destination.pages.bytes_live,
-            "bytes_quota": destination.bytes_quota,
+            "bytes_quota": self._host.quota_bytes(destination),
             "lost_messages": destination.lost_messages,
             "subscriptions": [
                 _describe_subscription(destination, subscription) for subscription in destination.subscriptions.values()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 RATE_TICKS = 100
+_MEASURE_TICKS = 10
 """Rates are over the last ten seconds."""
 _log = logging.getLogger("clarion.mm")
 
@@ -36,6 +38,9 @@ class Upkeep:
         self._host = host
         self._checkpointing = False
         self._compacting = False
+        self._ticks = 0
+        self.capacity_bytes = 0
+        """What the journal could hold if it grew as far as the file system and its bound allow."""
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=RATE_TICKS)
         registry = host.registry
         self._checkpoints = registry.counter("mm.checkpoints", unit="checkpoints", meaning="checkpoints completed")
@@ -47,7 +52,25 @@ class Upkeep:
         while True:
             self.step()
             self._samples.append((loop.time(), *self._counts()))
+            self._ticks += 1
+            if self._ticks % _MEASURE_TICKS == 0:
+                self.measure()
             await asyncio.sleep(TICK_S)
+
+    def measure(self) -> None:
+        """How large things are: the capacity for quotas, the next checkpoint for the reserve."""
+        host = self._host
+        settings = host.settings
+        journal = host.journal.status()
+        self.capacity_bytes = journal.bytes_total
+        if not journal.growth_blocked:
+            free = os.statvfs(settings.node.data_path)
+            possible = journal.bytes_total + free.f_bavail * free.f_frsize
+            self.capacity_bytes = max(journal.bytes_total, min(settings.journal.bytes_max, possible))
+        destinations = host.state.destinations.values()
+        rows = sum(len(destination.pages) for destination in destinations)
+        producers = sum(len(destination.producers) for destination in destinations)
+        host.journal.checkpoint_estimate_bytes = 64 * rows + 64 * producers + 1024 * len(destinations) + 4096
 
     def step(self) -> None:
         """After every commit, and now and then."""
