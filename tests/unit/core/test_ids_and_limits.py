@@ -54,7 +54,9 @@ def test_b11_what_is_not_an_id_is_refused(text: str) -> None:
         ids.parse_id(text)
 
 
-@pytest.mark.parametrize(("site", "node", "now_ms"), [(-1, 0, NOW_MS), (1024, 0, NOW_MS), (0, 16384, NOW_MS), (0, 0, 5)])
+@pytest.mark.parametrize(
+    ("site", "node", "now_ms"), [(-1, 0, NOW_MS), (1024, 0, NOW_MS), (0, 16384, NOW_MS), (0, 0, 5)]
+)
 def test_b11_numbers_out_of_range_are_refused(site: int, node: int, now_ms: int) -> None:
     with pytest.raises(ValueError):
         ids.IdGenerator.begin(site, node, now_ms)

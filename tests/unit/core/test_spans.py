@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +33,7 @@ def test_a08_spans_behave_like_a_dictionary_of_integers(steps: list[tuple[str, t
         assert {n: v for f, e, v in spans for n in range(f, e)} == model
         listed = list(spans)
         assert all(f < e for f, e, _ in listed)
-        assert all(a[1] <= b[0] for a, b in zip(listed, listed[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(listed))
         assert spans.total() == len(model)
         pieces = {n: v for f, e, v in spans.pieces(first, end, -1) for n in range(f, e)}
         assert pieces == {n: model.get(n, -1) for n in range(first, end)}
