@@ -18,6 +18,7 @@ from clarion.core.dispatch import DeliverySlice, dispatch
 from clarion.core.entries import Kind, Mark, Ranges
 from clarion.core.subscription import Consumer, Range, Subscription
 from clarion.errors import JournalFull
+from clarion.nodes.logging import ERROR, event
 from clarion.wire import frames
 
 if TYPE_CHECKING:
@@ -126,10 +127,7 @@ class Delivery:
             return
         destination.lost_messages += end - first
         self._lost.add(end - first)
-        _log.error(
-            "messages_lost",
-            extra={"facts": {"destination": str(destination), "first": first, "count": end - first}},
-        )
+        event(_log, ERROR, "messages_lost", destination=str(destination), first=first, count=end - first)
 
         def durable() -> None:
             self._host.release(destination, [damaged])

@@ -23,9 +23,10 @@ from clarion.core.state import State
 from clarion.core.subscription import Range
 from clarion.errors import ClarionError, InternalFault, LimitReached, WrongKind
 from clarion.instruments import Registry
-from clarion.journal import FileStore, Journal, JournalOptions, Recovery, ThreadCommitter
+from clarion.journal import FileStore, Journal, JournalOptions, Probe, Recovery, ThreadCommitter
 from clarion.journal import Kind as JournalKind
 from clarion.message import parse_destination
+from clarion.nodes.logging import ERROR, INFO, WARNING, event
 from clarion.nodes.message_manager.consuming import Consuming
 from clarion.nodes.message_manager.delivery import Delivery
 from clarion.nodes.message_manager.log import EntryLog
@@ -38,6 +39,7 @@ from clarion.settings import Settings
 from clarion.wire import commands, frames
 from clarion.wire.batch import Buffer
 
+OpenJournal = Callable[[JournalOptions, Probe], tuple[Journal, Recovery]]
 _log = logging.getLogger("clarion.mm")
 _PROBES = (
     ("journal.before_write", "a group is about to be written"),
@@ -54,12 +56,20 @@ class MessageManager:
     """One message manager: `start`, then it lives on the bus until `stop`."""
 
     def __init__(
-        self, bus: Bus, settings: Settings, registry: Registry, *, on_failed: Callable[[ClarionError], None]
+        self,
+        bus: Bus,
+        settings: Settings,
+        registry: Registry,
+        *,
+        on_failed: Callable[[ClarionError], None],
+        open_journal: OpenJournal | None = None,
     ) -> None:
+        """`open_journal` replaces the files of the settings: by a faulty or a simulated disk."""
         self.bus = bus
         self.settings = settings
         self.registry = registry
         self._on_failed = on_failed
+        self._open_journal = open_journal or self._open_files
         self._failed = False
         self._subscriptions: list[Subscription] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,11 +106,10 @@ class MessageManager:
         self._report(recovery, time.perf_counter() - began)
 
     async def _open(self) -> Recovery:
-        journal = self.settings.journal
+        settings = self.settings.journal
         options = JournalOptions(
-            durability=journal.durability, bytes_max=journal.bytes_max, segment_bytes=journal.segment_bytes
+            durability=settings.durability, bytes_max=settings.bytes_max, segment_bytes=settings.segment_bytes
         )
-        path = self.settings.node.data_path / "journal"
         points = {name: self.registry.test_point(name, meaning=meaning) for name, meaning in _PROBES}
 
         def probe(name: str) -> None:
@@ -108,18 +117,18 @@ class MessageManager:
             if point.armed:
                 point.fire()
 
-        def open_() -> tuple[Journal, Recovery]:
-            store = FileStore.open(
-                path,
-                durability=options.durability,
-                segment_bytes=options.segment_bytes,
-                bytes_max=options.bytes_max,
-            )
-            return Journal.open(store, options, ThreadCommitter(self._loop), probe=probe)
-
-        self.journal, recovery = await self._loop.run_in_executor(None, open_)
+        self.journal, recovery = await self._loop.run_in_executor(None, self._open_journal, options, probe)
         self.journal.on_failed = self._fail_stop
         return recovery
+
+    def _open_files(self, options: JournalOptions, probe: Probe) -> tuple[Journal, Recovery]:
+        store = FileStore.open(
+            self.settings.node.data_path / "journal",
+            durability=options.durability,
+            segment_bytes=options.segment_bytes,
+            bytes_max=options.bytes_max,
+        )
+        return Journal.open(store, options, ThreadCommitter(self._loop), probe=probe)
 
     def _build(self) -> None:
         self.state = State(self.journal.status().segment_bytes)
@@ -157,16 +166,14 @@ class MessageManager:
 
     def _report(self, recovery: Recovery, seconds: float) -> None:
         for lost in recovery.lost:
-            facts: dict[str, object] = {"from": lost.position_from, "to": lost.position_to}
-            _log.error("journal_damaged", extra={"facts": facts})
+            event(_log, ERROR, "journal_damaged", position_from=lost.position_from, position_to=lost.position_to)
         for destination in self.state.destinations.values():
             if recovery.lost and destination.lost_messages:
-                facts = {"destination": str(destination), "messages": destination.lost_messages}
-                _log.error("messages_lost", extra={"facts": facts})
+                count = destination.lost_messages
+                event(_log, ERROR, "messages_lost", destination=str(destination), count=count)
         for warning in self.journal.status().warnings:
-            _log.warning("journal_warning", extra={"facts": {"warning": warning}})
-        facts = {"destinations": len(self.state.destinations), "ms": round(seconds * 1000)}
-        _log.info("mm_ready", extra={"facts": facts})
+            event(_log, WARNING, "journal_warning", warning=warning)
+        event(_log, INFO, "mm_ready", destinations=len(self.state.destinations), ms=round(seconds * 1000))
 
     async def stop(self) -> None:
         """Make everything durable and leave: a clean end needs no recovery."""
@@ -192,7 +199,7 @@ class MessageManager:
         command = commands.decode(data)
         handler = self._handlers.get(command.type)
         if handler is None:
-            _log.error("unknown_command", extra={"facts": {"type": command.type}})
+            event(_log, ERROR, "unknown_command", type=command.type)
             return
         handler(command)
 

@@ -20,6 +20,7 @@ from clarion.core.entries import encode_moved
 from clarion.core.pages import Page
 from clarion.errors import JournalFull
 from clarion.journal import Kind as JournalKind
+from clarion.nodes.logging import WARNING, event
 
 if TYPE_CHECKING:
     from clarion.nodes.message_manager.host import MessageManager
@@ -103,7 +104,7 @@ class Upkeep:
                 for page in destination.pages.in_segment(victim.position_from, victim.position_to):
                     await self._move(destination, page)
         except JournalFull as error:
-            _log.warning("compaction_stopped", extra={"facts": {"reason": str(error)}})
+            event(_log, WARNING, "compaction_stopped", reason=str(error))
         finally:
             self._compacting = False
 
