@@ -201,7 +201,11 @@ class MessageManager:
         if handler is None:
             event(_log, ERROR, "unknown_command", type=command.type)
             return
-        handler(command)
+        try:
+            handler(command)
+        except Exception as error:  # state may be half changed: stop, and recover what is durable
+            _log.exception("fault")
+            self._fail_stop(error if isinstance(error, ClarionError) else InternalFault(detail=repr(error)))
 
     def send(self, session: int, kind: int, parts: Sequence[Buffer]) -> None:
         """To a session, wherever it is."""

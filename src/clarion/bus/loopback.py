@@ -1,0 +1,172 @@
+"""The bus within one process: endpoints of one hub on one event loop.
+
+It keeps the guarantees of `interface` by one queue: everything that is published, joined or left, by
+whomever, waits in it and takes effect in one callback per turn of the loop. What is published while
+that callback runs waits for the next turn, so a conversation between two endpoints never starves the
+sockets, and nothing is ever called from within a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from clarion.bus.interface import Receive, Watch
+
+_log = logging.getLogger(__name__)
+
+
+class _Entry:
+    """A subscription, a membership or a watch: alive until closed."""
+
+    __slots__ = ("_end", "alive")
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self.alive = True
+        self._end: Callable[[], None] | None = end
+
+    def close(self) -> None:
+        end, self._end, self.alive = self._end, None, False
+        if end is not None:
+            end()
+
+
+class _Receiver(_Entry):
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Receive, end: Callable[[], None]) -> None:
+        super().__init__(end)
+        self.callback = callback
+
+
+class _Watcher(_Entry):
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Watch, end: Callable[[], None]) -> None:
+        super().__init__(end)
+        self.callback = callback
+
+
+class LoopbackHub:
+    """What the endpoints of one process share. Made on the loop that it serves."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[LoopbackBus, str, bytes] | Callable[[], None]] = deque()
+        self._waking = False
+        self.receivers: dict[str, list[_Receiver]] = {}
+        self.watchers: list[_Watcher] = []
+        self.members: dict[str, None] = {}
+
+    def endpoint(self) -> LoopbackBus:
+        """A new endpoint, as if it were in a process of its own."""
+        return LoopbackBus(self)
+
+    def put(self, item: tuple[LoopbackBus, str, bytes] | Callable[[], None]) -> None:
+        """Deliver (sender, channel, data), or do something, after all that was put before."""
+        self._queue.append(item)
+        if not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._hand_out)
+
+    def tell(self, name: str, there: bool) -> None:
+        """Tell all watchers. Only from within the queue."""
+        for watcher in tuple(self.watchers):
+            if watcher.alive:
+                _guarded(watcher.callback, name, there)
+
+    def _hand_out(self) -> None:
+        self._waking = False
+        queue = self._queue
+        for _ in range(len(queue)):
+            item = queue.popleft()
+            if not isinstance(item, tuple):
+                item()
+                continue
+            sender, channel, data = item
+            sender.waiting_bytes -= len(data)
+            for receiver in tuple(self.receivers.get(channel, ())):
+                if receiver.alive:
+                    _guarded(receiver.callback, data)
+
+
+class LoopbackBus:
+    """One endpoint."""
+
+    def __init__(self, hub: LoopbackHub) -> None:
+        self._hub = hub
+        self._entries: set[_Entry] = set()
+        self._closed = False
+        self.waiting_bytes = 0
+
+    def publish(self, channel: str, data: bytes) -> None:
+        if not self._closed:
+            self.waiting_bytes += len(data)
+            self._hub.put((self, channel, data))
+
+    def subscribe(self, channel: str, callback: Receive) -> _Entry:
+        receivers = self._hub.receivers
+
+        def end() -> None:
+            self._entries.discard(receiver)
+            receivers[channel].remove(receiver)
+            if not receivers[channel]:
+                del receivers[channel]
+
+        receiver = _Receiver(callback, end)
+        receivers.setdefault(channel, []).append(receiver)
+        self._entries.add(receiver)
+        return receiver
+
+    def join(self, name: str) -> _Entry:
+        hub = self._hub
+
+        def come() -> None:
+            hub.members[name] = None
+            hub.tell(name, True)
+
+        def go() -> None:
+            hub.members.pop(name, None)
+            hub.tell(name, False)
+
+        def end() -> None:
+            self._entries.discard(membership)
+            hub.put(go)
+
+        membership = _Entry(end)
+        self._entries.add(membership)
+        hub.put(come)
+        return membership
+
+    def watch(self, callback: Watch) -> _Entry:
+        hub = self._hub
+
+        def begin() -> None:
+            if watcher.alive:
+                for name in tuple(hub.members):
+                    _guarded(callback, name, True)
+                hub.watchers.append(watcher)
+
+        def end() -> None:
+            self._entries.discard(watcher)
+            if watcher in hub.watchers:
+                hub.watchers.remove(watcher)
+
+        watcher = _Watcher(callback, end)
+        self._entries.add(watcher)
+        hub.put(begin)
+        return watcher
+
+    def close(self) -> None:
+        self._closed = True
+        for entry in tuple(self._entries):
+            entry.close()
+
+
+def _guarded(callback: Callable[..., None], *arguments: object) -> None:
+    try:
+        callback(*arguments)
+    except Exception:
+        _log.exception("a callback of the bus failed")

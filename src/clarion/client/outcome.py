@@ -1,0 +1,56 @@
+"""Something that will be answered: waited for by nobody, one or many, without a future unless somebody waits.
+
+Guarantees: it is settled once; whoever waits gets the same answer, errors as a new object each
+time (so that tracebacks do not grow together).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from clarion.errors import ClarionError
+
+
+class Outcome:
+    """Pending, done, or failed."""
+
+    __slots__ = ("_waiters", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: ClarionError | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def watched(self) -> bool:
+        """Somebody waits for it."""
+        return self._waiters is not None
+
+    async def wait(self) -> None:
+        """Return when done. Raises what it failed with."""
+        if not self.done:
+            waiter = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = [waiter]
+            else:
+                self._waiters.append(waiter)
+            await waiter
+        if self.error is not None:
+            raise again(self.error)
+
+    def settle(self, error: ClarionError | None = None) -> None:
+        """Done, or failed. A second time changes nothing. Only in the thread of the loop."""
+        if self.done:
+            return
+        self.error = error
+        self.done = True
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = None
+
+
+def again(error: ClarionError) -> ClarionError:
+    """The same error as a new object."""
+    return type(error)(**error.facts)

@@ -1,0 +1,140 @@
+"""What an application receives: messages that can be confirmed, and whole batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Protocol
+
+from clarion.client.inbox import Ack, Part
+from clarion.message import Message
+from clarion.wire.batch import HEADERS, Batch
+from clarion.wire.frames import Type
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class Acknowledger(Protocol):
+    """Where confirmations go: the consumer that a message came through."""
+
+    def _acknowledge(self, kind: int, first: int, end: int) -> Ack: ...
+
+
+class ReceivedMessage(Message):
+    """A message from a consumer: in flight until it is confirmed, rejected, or the session ends."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Acknowledger, part: Part, index: int) -> None:
+        self._batch = part.batch
+        self._index = index
+        self._headers = None
+        self.sequence = part.first + index
+        self.delivery_count = part.delivery_count
+        self.redelivered = part.redelivered
+        self._consumer = consumer
+
+    async def confirm(self) -> None:
+        """Confirm it; returns when the confirmation is durable."""
+        await self._confirm().wait()
+
+    def confirm_nowait(self) -> None:
+        """Confirm it without waiting; `flush` waits, and tells a failure."""
+        self._confirm()
+
+    def _confirm(self) -> Ack:
+        return self._consumer._acknowledge(Type.CONFIRM, self.sequence, self.sequence + 1)
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Give it back: it comes again, to anybody, with a higher delivery count.
+
+        The reason is for the reader of the program; this version of the protocol does not carry it.
+        """
+        await self._consumer._acknowledge(Type.REJECT, self.sequence, self.sequence + 1).wait()
+
+
+class ReceivedBatch:
+    """Consecutive messages as they were delivered: one buffer, decoded only where it is looked at."""
+
+    __slots__ = ("_consumer", "_part")
+
+    def __init__(self, consumer: Acknowledger, part: Part) -> None:
+        self._consumer = consumer
+        self._part = part
+
+    def __len__(self) -> int:
+        return self._part.count
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        consumer, part = self._consumer, self._part
+        return (ReceivedMessage(consumer, part, index) for index in range(part.count))
+
+    def __repr__(self) -> str:
+        return f"<ReceivedBatch of {len(self)} from {self.first_sequence} of {self.destination}>"
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of its first message; the others follow one by one."""
+        return self._part.first
+
+    @property
+    def end_sequence(self) -> int:
+        """One more than the sequence of its last message."""
+        return self._part.first + self._part.count
+
+    @property
+    def destination(self) -> str:
+        return self._part.batch.destination.decode()
+
+    @property
+    def redelivered(self) -> bool:
+        return self._part.redelivered
+
+    @property
+    def delivery_count(self) -> int:
+        return self._part.delivery_count
+
+    def bodies(self) -> list[bytes]:
+        """All bodies, copied; about 0.15 µs a message."""
+        starts, ends, data = body_bounds(self._part.batch)
+        return list(map(data.__getitem__, starmap(slice, zip(starts, ends, strict=True))))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Columns `sequence` (int64), `body` (binary) and `timestamp_ms` (int64). Raises `MissingExtra`."""
+        from clarion.client.arrow import table
+
+        return table(self._part.batch, self._part.first)
+
+    async def confirm(self) -> None:
+        """Confirm all; returns when the confirmation is durable."""
+        await self._confirm().wait()
+
+    def confirm_nowait(self) -> None:
+        """Confirm all without waiting; `flush` waits, and tells a failure."""
+        self._confirm()
+
+    def _confirm(self) -> Ack:
+        return self._consumer._acknowledge(Type.CONFIRM, self.first_sequence, self.end_sequence)
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Give all back, as `ReceivedMessage.reject`."""
+        await self._consumer._acknowledge(Type.REJECT, self.first_sequence, self.end_sequence).wait()
+
+
+def body_bounds(batch: Batch) -> tuple[list[int], list[int], bytes]:
+    """Where each body starts and ends within the records, and the records. No loop in Python."""
+    offsets: Any = batch.offsets()
+    base = batch.base
+    starts = offsets[:-1]
+    if batch.flags & HEADERS:
+        starts = starts + batch.header_sizes()
+    return (starts - base).tolist(), (offsets[1:] - base).tolist(), bytes(batch.data)
+
+
+Confirmable = ReceivedMessage | ReceivedBatch
+
+
+def each(item: Confirmable | Iterable[Confirmable]) -> Iterable[Confirmable]:
+    """One, or every one of several."""
+    return (item,) if isinstance(item, ReceivedMessage | ReceivedBatch) else item

@@ -1,0 +1,412 @@
+"""The journal: an append-only log in pre-allocated segments, durable in groups.
+
+Guarantees
+    1. What `on_durable` reported is found again after a crash, in order, or is reported as lost by
+       name of its range if the disk damaged it; what was never appended is never found.
+    2. `append` neither blocks nor copies a large body: the buffer is kept until it is written, so
+       its owner must not change it.
+    3. A full disk refuses producers (`JournalFull`) and nobody else; a failed one stops everything,
+       once (`on_failed`).
+
+Rules
+    1. All methods except `read` are called on one thread, the one that `Committer` calls back on.
+    2. Nothing is appended before `start`, and `start` comes after all recovered records were read.
+    3. Whoever moves something retains the new place before it releases the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from clarion import limits
+from clarion.errors import ClarionError, InternalFault, JournalFull
+from clarion.journal.appender import Appender
+from clarion.journal.checkpoint import BEGIN_HEAD, GROUP_PART_BYTES_MAX, CheckpointRun
+from clarion.journal.committer import Committer
+from clarion.journal.layout import SEGMENT_HEADER_BYTES, ordinal_of_end, record_bytes_max
+from clarion.journal.options import JournalOptions, JournalStatus, Probe
+from clarion.journal.record import Buffer, Kind, Location, Record, is_visible, salvage, to_record
+from clarion.journal.recovery import Recovered, Recovery, recover
+from clarion.journal.restart import make_durable
+from clarion.journal.space import Claim, Space, Victim
+from clarion.journal.store import Store
+from clarion.journal.writer import Writer
+
+EARLY_SEAL_BYTES = 512 * limits.KIB
+"""While a commit runs, a group of this size is sealed at once, so that the disk has its next work
+without waiting for the loop; smaller ones wait, and gather more."""
+
+
+def _ignore(_: object) -> None:
+    return None
+
+
+class Journal:
+    """See the module. Made by `open`."""
+
+    def __init__(
+        self, store: Store, options: JournalOptions, committer: Committer, recovered: Recovered, probe: Probe | None
+    ) -> None:
+        self.on_durable: Callable[[int], None] = _ignore
+        self.on_failed: Callable[[ClarionError], None] = _ignore
+        self._store = store
+        self._options = options
+        self._committer = committer
+        self._probe = probe
+        self._recovered: Recovered | None = recovered
+        self._synced = options.durability == "power"
+        self._segment_bytes = store.segment_bytes
+        self._writer = Writer(store, committer, probe, sync=self._synced)
+        self._space = Space(store.segment_bytes, options.bytes_max)
+        self._log = Appender(self._space, self._writer.sealed, self._grow)
+        self._error: ClarionError | None = InternalFault(detail="the journal is not started")
+        self._failed = False
+        self._closing = False
+        self._flush_scheduled = False
+        self._committing = False
+        self._allocating = False
+        self._created: int | None = None
+        self._checkpoint: CheckpointRun | None = None
+        self._checkpoint_end = recovered.checkpoint_end
+        self._checkpoint_index = 0
+
+    @classmethod
+    def open(
+        cls, store: Store, options: JournalOptions, committer: Committer, probe: Probe | None = None
+    ) -> tuple[Journal, Recovery]:
+        """Read what the store holds. Read all of `recovery.records`, retain what lives, `start`."""
+        recovered = recover(store.read, store.files(), store.segment_bytes)
+        journal = cls(store, options, committer, recovered, probe)
+        journal._adopt(recovered)
+        recovery = Recovery(
+            recovered.parts,
+            recovered.records(),
+            recovered.lost,
+            recovered.repaired,
+            recovered.plan.discarded_bytes,
+            recovered.fresh,
+        )
+        return journal, recovery
+
+    def _adopt(self, recovered: Recovered) -> None:
+        space = self._space
+        space.checkpoints = self._writer.checkpoints = recovered.checkpoints
+        space.pending = self._store.pending
+        last = ordinal_of_end(recovered.plan.cut, self._segment_bytes)
+        for ordinal, segment in recovered.scanner.segments.items():
+            if ordinal <= last:
+                space.adopt(segment.file, ordinal)
+            else:
+                space.free.append(segment.file)
+        space.free.extend(recovered.scanner.unused)
+
+    def start(self) -> None:
+        """Make what was recovered durable, begin a new incarnation, take appends. Blocks."""
+        recovered = self._recovered
+        if recovered is None or not recovered.exhausted:
+            raise InternalFault(detail="start comes once, after all recovered records were read")
+        self._recovered = None
+        make_durable(self._store, self._writer, recovered, sync=self._synced)
+        cut = recovered.plan.cut
+        self._space.after_recovery(ordinal_of_end(cut, self._segment_bytes), cut)
+        self._space.recycle(cut)
+        while not self._space.free and self._space.active is None:
+            self._space.free.append(self._store.create())
+        self._space.pending = self._store.pending
+        self._log.incarnation = recovered.scanner.incarnation_max + 1
+        self._log.index = recovered.index_last
+        self._checkpoint_index = recovered.index_last - recovered.entries
+        self._log.resume(cut)
+        self._log.place(Kind.INCARNATION, b"", b"", Claim.UPKEEP)
+        self._log.seal()
+        self._writer.run()
+        if self._writer.failure is not None:
+            raise self._writer.failure
+        self._error = None
+        self._log.durable = self._writer.written_end
+        self._committer.on_idle(self._writer.hint)
+        self._recycle()
+        self._grow()
+
+    # --- appending ------------------------------------------------------------------------------
+
+    @property
+    def tail(self) -> int:
+        return self._log.tail
+
+    @property
+    def durable(self) -> int:
+        return self._log.durable
+
+    @property
+    def index_last(self) -> int:
+        """The index of the newest entry; 0 if there never was one."""
+        return self._log.index
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest 2 * head + body that one record can have here."""
+        return record_bytes_max(self._segment_bytes)
+
+    def room(self) -> int:
+        """Bytes that producers may still append, what surrounds a record included."""
+        return self._log.room()
+
+    def append(self, kind: int, head: bytes, body: Buffer = b"", *, reserve: bool = False) -> Location:
+        """Put a record at the end of the log; it is durable when `on_durable` passes its end.
+
+        `reserve` is for what must go on when producers must not: confirmations, outcomes and the like.
+        """
+        if self._error is not None:
+            raise self._error
+        claim = Claim.UPKEEP if kind == Kind.MOVED else Claim.RESERVE if reserve else Claim.PRODUCER
+        location = self._log.place(kind, head, body, claim)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._committer.schedule(self._flush)
+        return location
+
+    def _flush(self) -> None:
+        """Give the writer what has gathered, unless it is better to gather more."""
+        self._flush_scheduled = False
+        if self._error is not None:
+            return
+        if self._checkpoint is not None and not self._committing:
+            self._continue_checkpoint(self._checkpoint)
+        if not self._synced:
+            self._flush_at_once()
+            return
+        if self._committing:
+            if self._log.group_bytes >= EARLY_SEAL_BYTES:
+                self._log.seal()
+            return
+        self._log.seal()
+        if self._writer.sealed:
+            self._committing = True
+            self._committer.submit(self._write, self._written)
+
+    def _flush_at_once(self) -> None:
+        """`process` durability: a copy into mapped memory is durable when it is made."""
+        self._log.seal()
+        if self._writer.sealed:
+            self._writer.run()
+            self._writer.hint()
+            self._advance()
+
+    def _write(self) -> None:
+        self._writer.run(self._advance)
+
+    def _written(self) -> None:
+        self._committing = False
+        self._advance()
+
+    def _advance(self) -> None:
+        """The writer got further, or failed."""
+        durable = self._writer.written_end
+        if durable > self._log.durable:
+            self._log.durable = durable
+            run = self._checkpoint
+            if run is not None and run.end and run.end <= durable:
+                self._complete_checkpoint(run)
+            if self._space.dead:
+                self._recycle()
+            self.on_durable(durable)
+        if self._writer.failure is not None:
+            self._fail(self._writer.failure)
+        elif not self._committing and not self._closing:
+            run = self._checkpoint
+            if self._log.buffers or self._writer.sealed or (run is not None and not run.end):
+                self._schedule_flush_now()
+
+    def _schedule_flush_now(self) -> None:
+        if self._synced:
+            self._flush()
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._committer.schedule(self._flush)
+
+    def _fail(self, error: ClarionError) -> None:
+        if self._failed:
+            return
+        self._failed = True
+        self._error = error
+        self._checkpoint = None
+        self.on_failed(error)
+
+    # --- space ------------------------------------------------------------------------------------
+
+    def retain(self, position: int, span: int) -> None:
+        """These bytes of the log live, until they are released."""
+        self._space.retain(position, span)
+
+    def release(self, position: int, span: int) -> None:
+        self._space.release(position, span, self._log.tail)
+
+    def compaction_victim(self) -> Victim | None:
+        return self._space.victim()
+
+    def _recycle(self) -> None:
+        for _segment in self._space.recycle(self._log.durable):
+            if self._probe is not None:
+                self._probe("journal.recycle")
+        self._log.space_changed()
+
+    def _grow(self) -> None:
+        if self._allocating or self._closing or not self._space.wants_growth:
+            return
+        self._allocating = True
+        self._committer.allocate(self._create, self._grown)
+
+    def _create(self) -> None:
+        try:
+            self._created = self._store.create()
+        except OSError:
+            self._created = None
+
+    def _grown(self) -> None:
+        self._allocating = False
+        created, self._created = self._created, None
+        self._space.pending = self._store.pending
+        self._space.growth_blocked = created is None
+        if created is not None:
+            self._space.free.append(created)
+            self._grow()
+        self._log.space_changed()
+        if self._checkpoint is not None and not self._committing:
+            self._flush()
+
+    # --- checkpoints --------------------------------------------------------------------------------
+
+    @property
+    def checkpoint_estimate_bytes(self) -> int:
+        """How large the caller thinks its next checkpoint is; the reserve holds two of them."""
+        return self._space.estimate_bytes
+
+    @checkpoint_estimate_bytes.setter
+    def checkpoint_estimate_bytes(self, value: int) -> None:
+        self._space.estimate_bytes = value
+        self._log.space_changed()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        if self._checkpoint is not None or self._error is not None:
+            return False
+        log_bytes = self._log.tail - (self._checkpoint_end or self._segment_bytes)
+        bound = min(self._options.checkpoint_log_bytes, self._space.capacity_bytes() // 8)
+        return (
+            log_bytes >= bound
+            or self._log.index - self._checkpoint_index >= self._options.checkpoint_log_entries
+            or self._space.checkpoint_helps(log_bytes)
+        )
+
+    def checkpoint(self, parts: Iterator[bytes], done: Callable[[], None] | None = None) -> None:
+        """Write a checkpoint beside the traffic. `done` is called when it is complete."""
+        if self._error is not None:
+            raise self._error
+        if self._checkpoint is not None:
+            raise InternalFault(detail="a checkpoint is already being written")
+        if self._probe is not None:
+            self._probe("journal.checkpoint_begin")
+        # A group of its own: a replay starts where a group starts.
+        self._log.seal()
+        index = self._log.index
+        location = self._log.place(Kind.CHECKPOINT_BEGIN, BEGIN_HEAD.pack(index), b"", Claim.UPKEEP)
+        self._checkpoint = CheckpointRun(location.position, index, parts, done)
+        if not self._committing:
+            self._schedule_flush_now()
+
+    def _continue_checkpoint(self, run: CheckpointRun) -> None:
+        """Add a few parts to the open group; if there is no room, later."""
+        written = 0
+        try:
+            while not run.end and written < GROUP_PART_BYTES_MAX:
+                part = run.next_part()
+                if part is None:
+                    location = self._log.place(Kind.CHECKPOINT_END, run.end_head(), b"", Claim.UPKEEP)
+                    run.end = location.position + location.span
+                    return
+                self._log.place(Kind.CHECKPOINT_PART, run.part_head(), part, Claim.UPKEEP)
+                run.part_written(part)
+                written += len(part)
+        except JournalFull:
+            return
+        except Exception:
+            self._checkpoint = None
+            raise
+
+    def _complete_checkpoint(self, run: CheckpointRun) -> None:
+        self._checkpoint = None
+        self._checkpoint_end = run.end
+        self._checkpoint_index = run.index
+        self._space.checkpoint_completed(run.begin)
+        self._writer.checkpoints = self._space.checkpoints
+        self._recycle()
+        self._grow()
+        if self._probe is not None:
+            self._probe("journal.checkpoint_end")
+        if run.done is not None:
+            run.done()
+
+    # --- reading, status, the end ---------------------------------------------------------------------
+
+    def read(self, position: int, span: int) -> list[Record]:
+        """The records in these bytes of the log that check. Blocks; any thread may call it.
+
+        What is not written yet is not found; what was recycled meanwhile is not found either.
+        """
+        end = position + span
+        found = []
+        while position < end:
+            ordinal, offset = divmod(position, self._segment_bytes)
+            base = ordinal * self._segment_bytes
+            segment = self._space.in_use.get(ordinal)
+            if segment is not None:
+                data = memoryview(self._store.read(segment.file, offset, min(end - base, self._segment_bytes) - offset))
+                for at, raw in salvage(data, 0, ordinal):
+                    if is_visible(raw.kind):
+                        found.append(to_record(data, raw, position + at))
+            position = base + self._segment_bytes + SEGMENT_HEADER_BYTES
+        return found
+
+    def status(self) -> JournalStatus:
+        space, writer = self._space, self._writer
+        times = sorted(writer.commit_us) or [0]
+        return JournalStatus(
+            segments=space.segments,
+            free_segments=len(space.free),
+            segment_bytes=self._segment_bytes,
+            bytes_total=space.segments * self._segment_bytes,
+            bytes_live=space.live_bytes,
+            bytes_reserve=space.reserve_bytes,
+            room=self.room(),
+            tail=self.tail,
+            durable=self.durable,
+            checkpoint_newest=space.checkpoints.newest,
+            checkpoint_older=space.checkpoints.older,
+            commits=writer.commits,
+            commit_us_p50=times[len(times) // 2],
+            commit_us_p99=times[len(times) * 99 // 100],
+            syncs=writer.syncs,
+            growth_blocked=space.growth_blocked,
+            write_blocked=writer.write_blocked,
+            warnings=list(self._store.warnings),
+        )
+
+    def close(self) -> None:
+        """Make everything appended durable, join the threads, give the store back. Blocks."""
+        if self._closing:
+            return
+        self._closing = True
+        self._checkpoint = None
+        if self._error is None:
+            self._log.seal()
+            self._committing = True
+            self._committer.submit(self._write_last, self._written)
+        self._committer.close()
+        if self._error is None:
+            self._error = InternalFault(detail="the journal is closed")
+        self._store.close()
+
+    def _write_last(self) -> None:
+        self._writer.run()
+        self._writer.hint()

@@ -1,0 +1,168 @@
+"""The writer: sealed groups to the store, in order, and durable.
+
+Guarantees
+    1. `written_end` is a position up to which everything is on the disk (synced, in `power` mode).
+    2. After the first failure nothing is written, and `written_end` does not move again. An error of
+       a sync is always a failure: the kernel may have dropped the pages and called them clean, so a
+       second sync that succeeds says nothing.
+
+Rules
+    1. Runs on the writer thread; the appending thread only adds to `sealed` and reads the results.
+    2. No space is not a failure: the space was secured, so the file system takes it back or gives it
+       again; the writer waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from clarion.errors import JournalFailed
+from clarion.journal.committer import Committer
+from clarion.journal.layout import HINT_OFFSETS, Checkpoints, Hint, encode_hint
+from clarion.journal.options import Probe
+from clarion.journal.record import Buffer
+from clarion.journal.store import Store
+
+COMMITS_REMEMBERED = 1_000
+
+
+@dataclass(slots=True)
+class Group:
+    """A sealed group, placed: nothing of it changes any more."""
+
+    file: int
+    offset: int
+    buffers: list[Buffer]
+    generation: int
+    incarnation: int
+    end: int
+    index_last: int
+
+
+class Writer:
+    """Takes everything sealed, writes it with one call and syncs once, per file."""
+
+    def __init__(self, store: Store, committer: Committer, probe: Probe | None, *, sync: bool) -> None:
+        self.sealed: deque[Group] = deque()
+        self.written_end = 0
+        self.failure: JournalFailed | None = None
+        self.write_blocked = False
+        self.commits = 0
+        self.syncs = 0
+        self.commit_us: deque[int] = deque(maxlen=COMMITS_REMEMBERED)
+        self.checkpoints = Checkpoints(0, 0)
+        self._store = store
+        self._committer = committer
+        self._probe = probe
+        self._sync = sync
+        self._last: Group | None = None
+        self._hinted_end = 0
+        self._hint_turn = 0
+
+    def run(self, on_progress: Callable[[], None] | None = None) -> None:
+        """Commit until nothing is sealed. `on_progress` is posted when more is still to come."""
+        while self.sealed and self.failure is None:
+            started_ns = time.perf_counter_ns()
+            groups = []
+            while self.sealed:
+                groups.append(self.sealed.popleft())
+            try:
+                self._commit(groups)
+            except JournalFailed as failure:
+                self.failure = failure
+                return
+            self._last = groups[-1]
+            self.written_end = self._last.end
+            self.commits += 1
+            self.commit_us.append((time.perf_counter_ns() - started_ns) // 1_000)
+            if self.sealed and on_progress is not None:
+                self._committer.post(on_progress)
+
+    def hint(self) -> None:
+        """Note what is durable, and the checkpoints, beside the segment's header. Not synced: if it
+        does not survive, only the proof that the last group was durable is missing."""
+        last = self._last
+        if last is None or self.failure is not None or self._hinted_end == last.end:
+            return
+        self._hinted_end = last.end
+        hint = encode_hint(Hint(last.incarnation, last.generation, last.end, self.checkpoints, last.index_last))
+        self._hint_turn ^= 1
+        try:
+            self._write(last.file, HINT_OFFSETS[self._hint_turn], [hint])
+        except JournalFailed as failure:
+            self.failure = failure
+
+    def sync_file(self, file: int) -> None:
+        """One sync. Any error is final."""
+        try:
+            self._store.sync(file)
+        except OSError as error:
+            raise JournalFailed(operation="sync", detail=str(error)) from error
+        self.syncs += 1
+
+    def write_fully(self, file: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        self._write(file, offset, buffers)
+
+    def _commit(self, groups: list[Group]) -> None:
+        probe = self._probe
+        if probe is not None:
+            probe("journal.before_write")
+        files: list[int] = []
+        at = 0
+        while at < len(groups):
+            first = groups[at]
+            buffers = first.buffers
+            at += 1
+            # Groups of one segment lie one behind the other, so they go in one call.
+            while at < len(groups) and groups[at].file == first.file:
+                buffers = buffers + groups[at].buffers
+                at += 1
+            self._write(first.file, first.offset, buffers)
+            files.append(first.file)
+        if probe is not None:
+            probe("journal.after_write")
+        if self._sync:
+            if probe is not None:
+                probe("journal.before_sync")
+            for file in files:
+                self.sync_file(file)
+            if probe is not None:
+                probe("journal.after_sync")
+
+    def _write(self, file: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        left = sum(map(len, buffers))
+        while True:
+            try:
+                count = self._store.write(file, offset, buffers)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EINTR):
+                    raise JournalFailed(operation="write", detail=str(error)) from error
+                self.write_blocked = True
+                if not self._committer.pause():
+                    raise JournalFailed(operation="write", detail="closed while the disk was full") from error
+                continue
+            self.write_blocked = False
+            left -= count
+            if left <= 0:
+                return
+            offset += count
+            buffers = _after(buffers, count)
+
+
+def _after(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """What is left of the buffers when `count` bytes of them were taken."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        size = len(buffer)
+        if count >= size:
+            count -= size
+        elif count:
+            rest.append(memoryview(buffer)[count:])
+            count = 0
+        else:
+            rest.append(buffer)
+    return rest

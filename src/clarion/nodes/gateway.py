@@ -1,0 +1,164 @@
+"""The gateway: what a client sent is checked here, once, and trusted by everybody behind.
+
+Guarantees, of every payload that a function here returned for
+    1. It can be decoded again by `frames` and `Batch` without an error, and has every field that its
+       type needs, of the right type and within its bounds.
+    2. Names are valid names of destinations and subscriptions.
+    3. Neither checking it nor decoding it takes long: sizes and numbers of ranges are bounded.
+
+A payload that cannot be read at all raises a `ProtocolError`, which costs the connection; one that
+can be read and is wrong raises `Rejected` with the number of its request, which costs an ERROR.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+
+from clarion import ids, limits
+from clarion.errors import BadArgument, BadBatch, BadFrame, BadName, ProtocolError, RequestError
+from clarion.message import check_name, parse_destination
+from clarion.wire import frames
+from clarion.wire.batch import Batch
+from clarion.wire.frames import Type
+
+CONTROL_BYTES_MAX = 512 * limits.KIB
+"""SUBSCRIBE, UNSUBSCRIBE and REQUEST: decoding more would hold up other connections."""
+RANGES_MAX = 16 * limits.KIB
+"""Ranges in `held` and `unseen`."""
+
+_U64_MAX = (1 << 64) - 1
+_Number32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+_Number63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_CreditMessages = Annotated[int, msgspec.Meta(ge=0, le=limits.CONSUMER_CREDIT_MESSAGES_MAX)]
+_CreditBytes = Annotated[int, msgspec.Meta(ge=0, le=limits.CONSUMER_CREDIT_BYTES_MAX)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+_Ranges = Annotated[list[tuple[_Number63, _Number63]], msgspec.Meta(max_length=RANGES_MAX)]
+_Verb = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+
+
+class Rejected(Exception):
+    """A request that can be answered only by `error`."""
+
+    def __init__(self, request: int, error: RequestError) -> None:
+        super().__init__(request, error)
+        self.request = request
+        self.error = error
+
+
+class _Open(msgspec.Struct):
+    producer: bytes | None = None
+
+
+class _Subscribe(msgspec.Struct):
+    consumer: _Number32
+    destination: str
+    credit_messages: _CreditMessages
+    credit_bytes: _CreditBytes
+    unconfirmed_max: _Positive
+    subscription: str | None = None
+    durable: bool | None = None
+    shared: bool | None = None
+    held: _Ranges | None = None
+
+
+class _Unsubscribe(msgspec.Struct):
+    consumer: _Number32
+    unseen: _Ranges | None = None
+    delete: bool | None = None
+
+
+class _Request(msgspec.Struct):
+    verb: _Verb
+    arguments: dict[str, Any] | None
+
+
+_TYPES: dict[int, type[_Subscribe | _Unsubscribe | _Request]] = {
+    Type.SUBSCRIBE: _Subscribe,
+    Type.UNSUBSCRIBE: _Unsubscribe,
+    Type.REQUEST: _Request,
+}
+
+
+def check_open(payload: memoryview) -> int | None:
+    """OPEN: the producer id that the client resumes, if any."""
+    try:
+        producer = msgspec.convert(frames.unpack(payload), _Open).producer
+    except msgspec.ValidationError as error:
+        raise BadFrame(detail=f"OPEN: {error}") from None
+    if producer is None:
+        return None
+    identity = int.from_bytes(producer, "big")
+    if len(producer) != 16 or identity == 0 or ids.sequence_of(identity):
+        raise ProtocolError(detail="OPEN with something that is not a producer id")
+    return identity
+
+
+def check_request(kind: int, payload: memoryview) -> tuple[int, str | None]:
+    """SUBSCRIBE, UNSUBSCRIBE, REQUEST: the number of the request and the destination it names, if any."""
+    if len(payload) > CONTROL_BYTES_MAX:
+        raise BadFrame(detail=f"{Type(kind).name} with {len(payload)} bytes")
+    value = frames.unpack(payload)
+    request = value.get("request") if isinstance(value, dict) else None
+    if not isinstance(request, int) or isinstance(request, bool) or not 0 <= request <= _U64_MAX:
+        raise BadFrame(detail=f"{Type(kind).name} without a request number")
+    try:
+        wanted = msgspec.convert(value, _TYPES[kind])
+        if isinstance(wanted, _Subscribe):
+            _check_ranges("held", wanted.held)
+            parse_destination(wanted.destination)
+            if wanted.subscription is not None:
+                check_name(wanted.subscription)
+            return request, wanted.destination
+        if isinstance(wanted, _Unsubscribe):
+            _check_ranges("unseen", wanted.unseen)
+            return request, None
+        named = (wanted.arguments or {}).get("destination")
+        return request, named if isinstance(named, str) else None
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        raise Rejected(request, BadArgument(argument=place.strip(".`") or Type(kind).name, detail=what)) from None
+    except RequestError as error:
+        raise Rejected(request, error) from None
+
+
+def check_credit(payload: memoryview) -> None:
+    """CREDIT: bounds."""
+    _consumer, messages, size = frames.CREDIT.unpack(payload)
+    if messages > limits.CONSUMER_CREDIT_MESSAGES_MAX or size > limits.CONSUMER_CREDIT_BYTES_MAX:
+        raise BadFrame(detail=f"credit of {messages} messages and {size} bytes")
+
+
+def check_publish(payload: memoryview, producer: int) -> Batch:
+    """PUBLISH: the batch, sound in itself and of this producer. Its destination is not looked at."""
+    size = len(payload) - frames.FLOOR.size
+    if size > limits.BATCH_BYTES_MAX:
+        raise BadBatch(detail=f"{size} bytes, the limit is {limits.BATCH_BYTES_MAX}")
+    batch = Batch.parse(payload[frames.FLOOR.size :])
+    if ids.producer_of(batch.first_id) != producer:
+        raise ProtocolError(detail="a batch of another producer than the session's")
+    first = ids.sequence_of(batch.first_id)
+    if first == 0 or first + batch.count - 1 > ids.SEQUENCE_MAX:
+        raise ProtocolError(detail=f"{batch.count} messages from sequence {first}")
+    floor = frames.FLOOR.unpack_from(payload)[0]
+    if floor > first:
+        raise ProtocolError(detail=f"a batch from sequence {first} below its floor of {floor}")
+    return batch
+
+
+@lru_cache(maxsize=4_096)
+def destination_name(raw: bytes) -> str:
+    """The name without its kind: one namespace, so one window. Raises `BadName`."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise BadName(name=ascii(raw[:40]), detail="it is not valid UTF-8") from None
+    return parse_destination(text).name
+
+
+def _check_ranges(argument: str, ranges: list[tuple[int, int]] | None) -> None:
+    for first, end in ranges or ():
+        if first >= end:
+            raise BadArgument(argument=argument, detail=f"the range {first} to {end} is empty")

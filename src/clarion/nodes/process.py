@@ -1,0 +1,103 @@
+"""What every server process does besides its nodes: limits, log, signals, exit codes.
+
+Exit codes: 0 after SIGTERM or SIGINT, when everything was stopped in order; 70 when persistent memory
+failed: then the process ends at once, because nothing that it would still do could be relied on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from clarion.errors import ClarionError
+from clarion.instruments import Registry
+from clarion.nodes.logging import ERROR, INFO, WARNING, Logging, event, last_words
+from clarion.settings import Settings
+
+EXIT_FAILED = 70
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread of the journal may wait for the interpreter while the loop computes."""
+DESCRIPTORS_OWN = 256
+"""File descriptors that are not connections."""
+
+_log = logging.getLogger("clarion.node")
+
+
+class Process:
+    """The running process, while it serves."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.registry = Registry()
+        self._stop = asyncio.Event()
+
+    def stop(self, reason: str = "asked") -> None:
+        """End in order."""
+        event(_log, INFO, "stopping", reason=reason)
+        self._stop.set()
+
+    async def stopped(self) -> None:
+        """Until somebody wants the process to end."""
+        await self._stop.wait()
+
+    def failed(self, error: ClarionError) -> None:
+        """Persistent memory failed: end now, without any further effect. For any thread."""
+        last_words(self.settings.node.log_format, "failed", code=error.code, error=error)
+        os._exit(EXIT_FAILED)
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[Process]:
+    """Set the process up to serve; put back what others in it could notice."""
+    loop = asyncio.get_running_loop()
+    log = Logging(settings.node.log_format, settings.node.log_level)
+    log.start()
+    interval_s = sys.getswitchinterval()
+    process = Process(settings)
+    signals: list[signal.Signals] = []
+    try:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        _raise_descriptors(settings.client_manager.connections_max)
+        loop.set_exception_handler(_log_loop_error)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                loop.add_signal_handler(number, process.stop, number.name)
+                signals.append(number)
+            except (ValueError, RuntimeError):  # not the main thread: somebody else has the signals
+                break
+        process.registry.arm_all(settings.instruments.arm, file=settings.file)
+        process.registry.arm_from(os.environ)
+        yield process
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        loop.set_exception_handler(None)
+        sys.setswitchinterval(interval_s)
+        log.stop()
+
+
+def _raise_descriptors(connections_max: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError) as error:
+            event(_log, WARNING, "descriptors_not_raised", limit=soft, error=error)
+    if soft != resource.RLIM_INFINITY and soft < connections_max + DESCRIPTORS_OWN:
+        event(_log, INFO, "few_descriptors", limit=soft, connections_max=connections_max)
+
+
+def _log_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        _log.error("loop_error", exc_info=error, extra={"facts": {"what": context.get("message", "")}})
+    else:
+        event(_log, ERROR, "loop_error", what=context.get("message", ""))

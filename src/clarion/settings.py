@@ -1,0 +1,300 @@
+"""Settings: what a node is told, typed, and checked before anything starts.
+
+    settings = load(Path("clarion.toml"), os.environ)
+
+Guarantees
+    1. Settings that exist are valid: types, bounds, names, addresses. Anything else is `BadSetting` with the file
+       and the place in it; a key that nobody knows is refused, not ignored.
+    2. Every key has a default, so a missing file is a working single server.
+    3. Order of precedence: arguments of the command line, then variables CLARION_<TABLE>_<KEY>, then the file.
+
+docs/operating/settings.md lists all of them. CLARION_ARM and CLARION_URL are not settings and are read elsewhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from clarion import ids, limits
+from clarion.errors import BadName, BadSetting, InsecureAddress, NoPermission
+from clarion.message import check_name
+
+_UNITS = {"": 1, "B": 1, "KIB": limits.KIB, "MIB": limits.MIB, "GIB": limits.GIB, "TIB": 1024 * limits.GIB}
+_SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*", re.ASCII)
+_VARIABLE = "CLARION_"
+
+
+class Size(int):
+    """Bytes. In a file an integer, or text such as "64 MiB"."""
+
+    @classmethod
+    def parse(cls, value: object) -> Size:
+        if isinstance(value, int) and not isinstance(value, bool):
+            size = value
+        elif isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].upper() in _UNITS:
+            size = int(match[1]) * _UNITS[match[2].upper()]
+        else:
+            raise ValueError(f"a size is a number of bytes or text like '64 MiB', not {value!r}")
+        if not 0 < size < 1 << 60:
+            raise ValueError(f"a size of {size} bytes")
+        return cls(size)
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """`host:port` or `[v6]:port`. Raises `ValueError`."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = str(ipaddress.IPv6Address(host[1:-1]))
+    elif ":" in host:
+        raise ValueError(f"{text!r}: an IPv6 address stands in brackets")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f"{text!r} is not host:port")
+    return Address(host, int(port))
+
+
+def parse_endpoint(text: str) -> Address:
+    """`tcp/host:port`, as the bus writes addresses. Raises `ValueError`."""
+    scheme, slash, rest = text.partition("/")
+    if scheme != "tcp" or not slash:
+        raise ValueError(f"{text!r} is not tcp/host:port")
+    return parse_address(rest)
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+_Site = Annotated[int, msgspec.Meta(ge=0, le=ids.SITE_MAX)]
+_Node = Annotated[int, msgspec.Meta(ge=0, le=ids.NODE_MAX)]
+_Heartbeat = Annotated[int, msgspec.Meta(ge=limits.HEARTBEAT_MS_MIN, le=limits.HEARTBEAT_MS_MAX)]
+_Connections = Annotated[int, msgspec.Meta(ge=1, le=limits.CONNECTIONS_MAX)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
+_Group = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class NodeSettings(_Table, frozen=True):
+    name: str = "clarion"
+    site: _Site = 0
+    node: _Node = 0
+    data: str = "clarion-data"
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def data_path(self) -> Path:
+        return Path(self.data)
+
+
+class ClientManagerSettings(_Table, frozen=True):
+    listen: str = "127.0.0.1:7750"
+    heartbeat_ms: _Heartbeat = limits.HEARTBEAT_MS_DEFAULT
+    connections_max: _Connections = limits.CONNECTIONS_MAX
+    batch_bytes_max: Size = Size(limits.BATCH_BYTES_MAX)
+    producer_window_bytes: Size = Size(limits.PRODUCER_WINDOW_BYTES)
+    waiting_bytes_max: Size = Size(limits.CONNECTION_WAITING_BYTES_MAX)
+    answer_ms: _Milliseconds = 10_000
+
+
+class MessageManagerSettings(_Table, frozen=True):
+    group: _Group = 0
+    publish_pending_bytes_max: Size = Size(limits.PUBLISH_PENDING_BYTES_MAX)
+    read_cache_bytes: Size = Size(limits.READ_CACHE_BYTES)
+
+
+class JournalSettings(_Table, frozen=True):
+    durability: Literal["power", "process"] = "power"
+    bytes_max: Size = Size(limits.JOURNAL_BYTES_MAX_DEFAULT)
+    segment_bytes: Size | None = None
+
+
+class DestinationsSettings(_Table, frozen=True):
+    quota_bytes: Size | None = None
+
+
+class BusSettings(_Table, frozen=True):
+    kind: Literal["loopback", "zenoh"] = "loopback"
+    listen: list[str] = []
+    connect: list[str] = []
+
+
+class InstrumentsSettings(_Table, frozen=True):
+    arm: list[str] = []
+
+
+class Settings(_Table, frozen=True):
+    """All of them. `file` is where they came from, for error texts."""
+
+    node: NodeSettings = NodeSettings()
+    client_manager: ClientManagerSettings = ClientManagerSettings()
+    message_manager: MessageManagerSettings = MessageManagerSettings()
+    journal: JournalSettings = JournalSettings()
+    destinations: DestinationsSettings = DestinationsSettings()
+    bus: BusSettings = BusSettings()
+    instruments: InstrumentsSettings = InstrumentsSettings()
+    file: str = "defaults"
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def load(
+    path: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    data: str | None = None,
+    listen: str | None = None,
+) -> Settings:
+    """Settings from a file, variables and the command line. Raises `BadSetting` or `NoPermission`."""
+    file = str(path) if path is not None else "defaults"
+    tables = _read(path) if path is not None else {}
+    settings = _convert(tables, file)
+    variables = _from_environment(environment or {})
+    if variables:
+        _check(_convert(variables, "environment", strict=False), "environment")  # an error names its true source
+        settings = _convert(_merged(tables, variables), file, strict=False)
+    arguments: dict[str, dict[str, Any]] = {}
+    if data is not None:
+        arguments["node"] = {"data": data}
+    if listen is not None:
+        arguments["client_manager"] = {"listen": listen}
+    if arguments:
+        _check(_convert(arguments, "command line"), "command line")
+        settings = _convert(_merged(_merged(tables, variables), arguments), file, strict=False)
+    return _check(settings, file)
+
+
+def check_secure(settings: Settings, insecure: bool) -> None:
+    """Raises `InsecureAddress` for an address that others can reach: there are no users yet."""
+    addresses = [parse_address(settings.client_manager.listen)]
+    addresses += map(parse_endpoint, settings.bus.listen)
+    for address in addresses:
+        if not insecure and not address.is_loopback:
+            raise InsecureAddress(address=str(address))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except PermissionError:
+        raise NoPermission(path=str(path)) from None
+    except OSError as error:
+        raise BadSetting(file=str(path), detail=f"it cannot be read: {error.strerror}") from None
+    except ValueError as error:  # TOML, with line and column, or UTF-8
+        raise BadSetting(file=str(path), detail=str(error)) from None
+    if "file" in tables:
+        raise BadSetting(file=str(path), detail="there is no setting `file`")
+    return tables
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """CLARION_JOURNAL_BYTES_MAX is `bytes_max` of [journal]; lists have commas between."""
+    tables: dict[str, dict[str, Any]] = {}
+    for table in (field.name for field in msgspec.structs.fields(Settings) if field.name != "file"):
+        prefix = f"{_VARIABLE}{table.upper()}_"
+        for variable in environment:
+            if variable.startswith(prefix):
+                key = variable[len(prefix) :].lower()
+                text = environment[variable]
+                is_list = (table, key) in {("bus", "listen"), ("bus", "connect"), ("instruments", "arm")}
+                value = [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+                tables.setdefault(table, {})[key] = value
+    return tables
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {**below, **{table: {**below.get(table, {}), **keys} for table, keys in above.items()}}
+
+
+def _convert(tables: Mapping[str, Any], file: str, strict: bool = True) -> Settings:
+    try:
+        return msgspec.convert({**tables, "file": file}, Settings, strict=strict, dec_hook=_custom)
+    except msgspec.ValidationError as error:
+        raise BadSetting(file=file, detail=_placed(str(error))) from None
+
+
+def _custom(kind: type, value: object) -> object:
+    if kind is Size:
+        return Size.parse(value)
+    raise NotImplementedError(kind)
+
+
+def _placed(text: str) -> str:
+    """msgspec's "… - at `$.journal.bytes_max`" as "[journal] bytes_max: …"."""
+    what, _, place = text.partition(" - at `$.")
+    what = what.replace("Object contains unknown field", "there is no setting")
+    if not place:
+        return what
+    table, _, key = place.rstrip("`").partition(".")
+    return f"[{table}] {key}: {what}" if key else f"[{table}]: {what}"
+
+
+def _check(settings: Settings, file: str) -> Settings:
+    """What a type cannot say."""
+    client_manager, journal, bus = settings.client_manager, settings.journal, settings.bus
+    place = ""
+    try:
+        place = "[node] name"
+        check_name(settings.node.name)
+        place = "[node] data"
+        if not settings.node.data or "\0" in settings.node.data:
+            raise ValueError("it is not a path")
+        place = "[client_manager] listen"
+        parse_address(client_manager.listen)
+        place = "[bus] listen"
+        for endpoint in bus.listen:
+            parse_endpoint(endpoint)
+        place = "[bus] connect"
+        for endpoint in bus.connect:
+            parse_endpoint(endpoint)
+        for key, value, low, high in _bounds(client_manager, journal):
+            place = key
+            if not low <= value <= high:
+                raise ValueError(f"{value} bytes are not within {low} to {high}")
+    except (ValueError, BadName) as error:
+        raise BadSetting(file=file, detail=f"{place}: {error}") from None
+    return settings
+
+
+def _bounds(manager: ClientManagerSettings, journal: JournalSettings) -> list[tuple[str, int, int, int]]:
+    """Sizes, with the least and the most that each may be."""
+    segment, segment_min = journal.segment_bytes, limits.SEGMENT_BYTES_MIN
+    return [
+        ("[client_manager] batch_bytes_max", manager.batch_bytes_max, limits.KIB, limits.BATCH_BYTES_MAX),
+        (
+            "[client_manager] producer_window_bytes",
+            manager.producer_window_bytes,
+            limits.KIB,
+            limits.PUBLISH_PENDING_BYTES_MAX,
+        ),
+        ("[client_manager] waiting_bytes_max", manager.waiting_bytes_max, limits.FRAME_BYTES_MAX, limits.GIB),
+        ("[journal] segment_bytes", segment or segment_min, segment_min, limits.SEGMENT_BYTES_MAX),
+        ("[journal] bytes_max", journal.bytes_max, limits.SEGMENTS_MIN * (segment or segment_min), 1 << 60),
+    ]
