@@ -31,20 +31,13 @@ _SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*", re.ASCII)
 _VARIABLE = "CLARION_"
 
 
-class Size(int):
-    """Bytes. In a file an integer, or text such as "64 MiB"."""
-
-    @classmethod
-    def parse(cls, value: object) -> Size:
-        if isinstance(value, int) and not isinstance(value, bool):
-            size = value
-        elif isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].upper() in _UNITS:
-            size = int(match[1]) * _UNITS[match[2].upper()]
-        else:
-            raise ValueError(f"a size is a number of bytes or text like '64 MiB', not {value!r}")
-        if not 0 < size < 1 << 60:
-            raise ValueError(f"a size of {size} bytes")
-        return cls(size)
+def parse_size(value: object) -> int:
+    """Bytes: an integer, or text such as "64 MiB". Raises `ValueError`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].upper() in _UNITS:
+        return int(match[1]) * _UNITS[match[2].upper()]
+    raise ValueError(f"a size is a number of bytes or text like '64 MiB', not {value!r}")
 
 
 class Address(NamedTuple):
@@ -93,6 +86,7 @@ _Node = Annotated[int, msgspec.Meta(ge=0, le=ids.NODE_MAX)]
 _Heartbeat = Annotated[int, msgspec.Meta(ge=limits.HEARTBEAT_MS_MIN, le=limits.HEARTBEAT_MS_MAX)]
 _Connections = Annotated[int, msgspec.Meta(ge=1, le=limits.CONNECTIONS_MAX)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
+_Bytes = Annotated[int, msgspec.Meta(gt=0, lt=1 << 60)]
 _Group = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
@@ -117,26 +111,26 @@ class ClientManagerSettings(_Table, frozen=True):
     listen: str = "127.0.0.1:7750"
     heartbeat_ms: _Heartbeat = limits.HEARTBEAT_MS_DEFAULT
     connections_max: _Connections = limits.CONNECTIONS_MAX
-    batch_bytes_max: Size = Size(limits.BATCH_BYTES_MAX)
-    producer_window_bytes: Size = Size(limits.PRODUCER_WINDOW_BYTES)
-    waiting_bytes_max: Size = Size(limits.CONNECTION_WAITING_BYTES_MAX)
+    batch_bytes_max: _Bytes = limits.BATCH_BYTES_MAX
+    producer_window_bytes: _Bytes = limits.PRODUCER_WINDOW_BYTES
+    waiting_bytes_max: _Bytes = limits.CONNECTION_WAITING_BYTES_MAX
     answer_ms: _Milliseconds = 10_000
 
 
 class MessageManagerSettings(_Table, frozen=True):
     group: _Group = 0
-    publish_pending_bytes_max: Size = Size(limits.PUBLISH_PENDING_BYTES_MAX)
-    read_cache_bytes: Size = Size(limits.READ_CACHE_BYTES)
+    publish_pending_bytes_max: _Bytes = limits.PUBLISH_PENDING_BYTES_MAX
+    read_cache_bytes: _Bytes = limits.READ_CACHE_BYTES
 
 
 class JournalSettings(_Table, frozen=True):
     durability: Literal["power", "process"] = "power"
-    bytes_max: Size = Size(limits.JOURNAL_BYTES_MAX_DEFAULT)
-    segment_bytes: Size | None = None
+    bytes_max: _Bytes = limits.JOURNAL_BYTES_MAX_DEFAULT
+    segment_bytes: _Bytes | None = None
 
 
 class DestinationsSettings(_Table, frozen=True):
-    quota_bytes: Size | None = None
+    quota_bytes: _Bytes | None = None
 
 
 class BusSettings(_Table, frozen=True):
@@ -234,16 +228,25 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _convert(tables: Mapping[str, Any], file: str, strict: bool = True) -> Settings:
+    sized = {name: _sized(name, table, file) for name, table in tables.items()}
     try:
-        return msgspec.convert({**tables, "file": file}, Settings, strict=strict, dec_hook=_custom)
+        return msgspec.convert({**sized, "file": file}, Settings, strict=strict)
     except msgspec.ValidationError as error:
         raise BadSetting(file=file, detail=_placed(str(error))) from None
 
 
-def _custom(kind: type, value: object) -> object:
-    if kind is Size:
-        return Size.parse(value)
-    raise NotImplementedError(kind)
+def _sized(name: str, table: object, file: str) -> object:
+    """A table with its sizes as numbers. Sizes are the keys that have the unit in their name."""
+    if not isinstance(table, dict):
+        return table
+    sized = dict(table)
+    for key, value in table.items():
+        if "bytes" in key.split("_"):
+            try:
+                sized[key] = parse_size(value)
+            except ValueError as error:
+                raise BadSetting(file=file, detail=f"[{name}] {key}: {error}") from None
+    return sized
 
 
 def _placed(text: str) -> str:

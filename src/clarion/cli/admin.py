@@ -12,20 +12,21 @@ from clarion.cli.options import URL_DEFAULT, Destination, Json, Topic, Url, dest
 app = typer.Typer(help="Look at a server and change what it holds.", no_args_is_help=True)
 
 
-def _request(url: str, verb: str, **arguments: Any) -> Any:
+def request(url: str, verb: str, **arguments: object) -> Any:
     """Ask one thing, on a connection of its own."""
-    from clarion.cli.connecting import run
+    from clarion.cli.connecting import connected
 
-    async def work(connection: Any) -> Any:
-        return await connection.request(verb, arguments)
-
-    return run(url, work)
+    with connected(url) as connection:
+        return connection.request(verb, arguments)
 
 
 @app.command()
 def status(url: Url = URL_DEFAULT, json: Json = False) -> None:
-    """Show how the server is: depth, rates, space, who holds the oldest message."""
-    result = _request(url, "status")
+    """Show how the server is.
+
+    Depth, rates, space, and who holds the oldest message.
+    """
+    result = request(url, "status")
     if json:
         show.json(result)
         return
@@ -68,7 +69,7 @@ def _holder(holder: dict[str, Any]) -> str:
 @app.command()
 def destinations(url: Url = URL_DEFAULT, json: Json = False) -> None:
     """List queues and topics, and the subscriptions of topics."""
-    result = _request(url, "destinations")
+    result = request(url, "destinations")
     if json:
         show.json(result)
         return
@@ -99,7 +100,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
 @app.command()
 def purge(dest: Destination, url: Url = URL_DEFAULT, json: Json = False) -> None:
     """Remove every message of DEST, for all its subscriptions."""
-    _removed(_request(url, "purge", destination=destination(dest, False)), dest, json)
+    _removed(request(url, "purge", destination=destination(dest, False)), dest, json)
 
 
 @app.command()
@@ -113,7 +114,7 @@ def delete(
 ) -> None:
     """Remove single messages of DEST by their sequence."""
     ranges = [_range(text) for text in sequences]
-    _removed(_request(url, "delete", destination=destination(dest, False), ranges=ranges), dest, json)
+    _removed(request(url, "delete", destination=destination(dest, False), ranges=ranges), dest, json)
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -149,7 +150,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a queue or topic. (Sending to a new name, or receiving from it, makes it too.)"""
-    result = _request(url, "create", destination=destination(dest, topic), quota_bytes=_size(quota))
+    result = request(url, "create", destination=destination(dest, topic), quota_bytes=_size(quota))
     if json:
         show.json(result)
     else:
@@ -157,10 +158,10 @@ def create(
 
 
 def _size(text: str | None) -> int | None:
-    from clarion.settings import Size
+    from clarion.settings import parse_size
 
     try:
-        return None if text is None else int(Size.parse(int(text) if text.isdecimal() else text))
+        return None if text is None else parse_size(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--quota") from None
 
@@ -168,7 +169,7 @@ def _size(text: str | None) -> int | None:
 @app.command()
 def drop(dest: Destination, url: Url = URL_DEFAULT, json: Json = False) -> None:
     """Remove DEST with everything in it. Refused while it has consumers."""
-    result = _request(url, "drop", destination=destination(dest, False))
+    result = request(url, "drop", destination=destination(dest, False))
     if json:
         show.json(result)
     else:
@@ -182,8 +183,11 @@ def unsubscribe(
     url: Url = URL_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Remove a durable subscription of a topic; what it had not confirmed is not kept for it any more."""
-    _request(url, "unsubscribe", destination=destination(dest, False), subscription=subscription)
+    """Remove a durable subscription of a topic.
+
+    What it had not confirmed is not kept for it any more.
+    """
+    request(url, "unsubscribe", destination=destination(dest, False), subscription=subscription)
     if json:
         show.json({"unsubscribed": subscription})
     else:

@@ -62,6 +62,8 @@ def say(text: str) -> None:
 
 def fail(error: BaseException) -> int:
     """Say what went wrong and return the exit status."""
+    while isinstance(error, BaseExceptionGroup):  # tasks that failed together: the first one tells why
+        error = error.exceptions[0]
     match error:
         case errors.ClarionError():
             say(str(error))

@@ -54,8 +54,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit status."""
     try:
         status = app(arguments, prog_name="clarion", standalone_mode=False)
-    except SystemExit:
-        raise
+    except SystemExit as ended:  # the parser's own way with a closed pipe
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        exits.leave(exits.fail(ended.__context__))
     except BaseException as error:
         exits.leave(_usage(error) if hasattr(error, "format_message") else exits.fail(error))
     exits.leave(status if isinstance(status, int) else exits.OK)

@@ -74,10 +74,8 @@ def instant(unix_ms: int) -> str:
 
 def printable(data: bytes, limit: int | None = None) -> str:
     """A body as text without control characters: a message must not steer a terminal."""
-    text = data.decode("utf-8", "backslashreplace")
-    if limit is not None and len(text) > limit:
-        text = text[: max(0, limit - 1)] + "…"
-    return "".join(
+    text = "".join(
         character if character.isprintable() or character in "\n\t" else character.encode("unicode_escape").decode()
-        for character in text
+        for character in data.decode("utf-8", "backslashreplace")
     )
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"

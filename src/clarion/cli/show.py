@@ -20,20 +20,27 @@ def json(value: object) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """A table on stdout. A column whose name begins with `>` holds numbers."""
+    """A table on stdout. A column whose name begins with `>` holds numbers; one with `~` is cut rather than folded."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
-    for column in columns:
+    cells = [[number(cell) if isinstance(cell, int | float) else str(cell) for cell in row] for row in rows]
+    for at, column in enumerate(columns):
         is_number = column.startswith(">")
+        width = max(len(row[at]) for row in cells) if is_number and cells else None
         drawn.add_column(
-            column.removeprefix(">"), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
+            column.lstrip(">~"), justify="right" if is_number else "left", min_width=width, overflow="fold"
         )
-    for row in rows:
-        drawn.add_row(*(Text(number(cell) if isinstance(cell, int | float) else str(cell)) for cell in row))
+    for row in cells:
+        drawn.add_row(
+            *(
+                Text(cell, no_wrap=True, overflow="ellipsis") if column.startswith("~") else Text(cell)
+                for column, cell in zip(columns, row, strict=True)
+            )
+        )
     Console(highlight=False, file=sys.stdout).print(drawn)
 
 

@@ -12,84 +12,24 @@ No logic of its own: each call hands a coroutine of `clarion.client` to the loop
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
 from clarion import client, limits
-from clarion.client.blocking_consumer import BatchConsumer, Confirmable, Consumer, items
+from clarion.client.blocking_consumer import BatchConsumer, Confirmable, Consumer, acknowledged
 from clarion.client.connection import ConnectionState
-from clarion.client.publisher import Body
-from clarion.errors import ConnectionLost, Timeout
+from clarion.client.outbox import Body
+from clarion.client.runner import Runner
+from clarion.client.subscription import ReceiveOptions
+from clarion.errors import ClarionError
 from clarion.message import Message, PropertyValue
 
 _Result = TypeVar("_Result")
-
-
-class Runner:
-    """A thread with a loop."""
-
-    def __init__(self) -> None:
-        self._started = threading.Event()
-        self._stopped = False
-        self.loop: asyncio.AbstractEventLoop = _new_loop()
-        self.thread = threading.Thread(target=self._run, name="clarion", daemon=True)
-        self.thread.start()
-        self._started.wait()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.call_soon(self._started.set)
-        try:
-            self.loop.run_forever()
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        finally:
-            self.loop.close()
-
-    def call(self, work: Coroutine[Any, Any, _Result], timeout: float | None = None) -> _Result:
-        """Run a coroutine in the loop and wait for it. An interrupted or late wait cancels it."""
-        if self._stopped or threading.current_thread() is self.thread:
-            work.close()
-            raise ConnectionLost(detail="it was closed here" if self._stopped else "a callback cannot block its loop")
-        future: Future[_Result] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise Timeout(limit_ms=int((timeout or 0) * 1000), detail="waiting for the client") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    def post(self, call: Callable[[], object]) -> None:
-        """Run a function in the loop, soon, without waiting."""
-        if not self._stopped:
-            self.loop.call_soon_threadsafe(call)
-
-    def stop(self) -> None:
-        """End the thread; nothing may be called after."""
-        if not self._stopped:
-            self._stopped = True
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            if threading.current_thread() is not self.thread:
-                self.thread.join()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class Ticket(msgspec.Struct, gc=False, eq=False):
@@ -115,8 +55,9 @@ async def _awaited(ticket: client.Ticket) -> str:
 class Session:
     """As `clarion.client.Session`, without `await`."""
 
-    def __init__(self, runner: Runner, session: client.Session) -> None:
-        self._runner = runner
+    def __init__(self, connection: Connection, session: client.Session) -> None:
+        self._connection = connection  # keeps it open
+        self._runner = connection._runner
         self._session = session
         self._lock = session.lock
         self._send_nowait = session.send_nowait
@@ -125,8 +66,7 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
-        if self._runner.loop.is_running():
-            self.close(flush=kind is None)
+        self.close(flush=kind is None)
 
     @property
     def closed(self) -> bool:
@@ -192,24 +132,25 @@ class Session:
         """Return when everything sent or confirmed so far is durable."""
         self._runner.call(self._session.flush())
 
-    def receive(self, destination: str, **options: Any) -> Consumer:
+    def receive(self, destination: str, **options: Unpack[ReceiveOptions]) -> Consumer:
         """A consumer of single messages: options as of `clarion.client.Session.receive`."""
-        return Consumer(self._runner, self._runner.call(_made(self._session.receive, destination, options)))
+        made = self._runner.call(_made(self._session.receive, destination, options))
+        return Consumer(self, self._runner, made)
 
-    def receive_batches(self, destination: str, **options: Any) -> BatchConsumer:
+    def receive_batches(self, destination: str, **options: Unpack[ReceiveOptions]) -> BatchConsumer:
         """A consumer of whole batches."""
         made = self._runner.call(_made(self._session.receive_batches, destination, options))
-        return BatchConsumer(self._runner, made)
+        return BatchConsumer(self, self._runner, made)
 
     def confirm(self, *what: Confirmable | Sequence[Confirmable]) -> None:
         """Confirm messages and batches together."""
-        self._runner.call(self._session.confirm(*items(what)))
+        self._runner.call(acknowledged(what))
 
     def browse(self, destination: str, *, start: int = 0, count: int | None = None) -> Iterator[Message]:
         """Look at messages without consuming them."""
         browsing = self._session.browse(destination, start=start, count=count)
         try:
-            while (found := self._runner.call(_some(browsing))):
+            while found := self._runner.call(_some(browsing)):
                 yield from found
         finally:
             self._runner.call(browsing.aclose())
@@ -223,7 +164,7 @@ class Session:
         self._runner.call(self._session.close(flush=flush))
 
 
-async def _made(make: Callable[..., _Result], destination: str, options: dict[str, Any]) -> _Result:
+async def _made(make: Callable[..., _Result], destination: str, options: ReceiveOptions) -> _Result:
     return make(destination, **options)
 
 
@@ -242,7 +183,7 @@ class Connection:
     def __init__(self, runner: Runner, connection: client.Connection) -> None:
         self._runner = runner
         self._connection = connection
-        _open.add(self)
+        self._close = weakref.finalize(self, _close, runner, connection)
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +208,7 @@ class Connection:
 
     def session(self) -> Session:
         """A new session, open already: `with connection.session() as session`."""
-        return Session(self._runner, self._runner.call(_opened(self._connection.session())))
+        return Session(self, self._runner.call(_opened(self._connection.session())))
 
     def request(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
         """Ask the broker something, outside of any session of yours."""
@@ -275,25 +216,18 @@ class Connection:
 
     def close(self) -> None:
         """End all sessions and the connection, and join the thread."""
-        _open.discard(self)
-        if not self._runner._stopped:
-            try:
-                self._runner.call(self._connection.close())
-            finally:
-                self._runner.stop()
+        self._close()
+
+
+def _close(runner: Runner, connection: client.Connection) -> None:
+    """Also when a connection is dropped, or the interpreter ends."""
+    with suppress(ClarionError):
+        runner.call(connection.close())
+    runner.stop()
 
 
 async def _opened(opening: Any) -> Any:
     return await opening
-
-
-_open: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for connection in list(_open):
-        connection.close()
 
 
 def connect(

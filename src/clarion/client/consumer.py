@@ -25,8 +25,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from clarion.client.inbox import Ack, Inbox, Part, done
-from clarion.client.outcome import Outcome, again
-from clarion.client.publisher import release
+from clarion.client.outcome import Outcome, again, release
 from clarion.client.received import ReceivedBatch, ReceivedMessage
 from clarion.client.subscription import Subscription
 from clarion.errors import ClarionError, NoSuchSubscription
@@ -95,10 +94,10 @@ class Receiver:
         await self._acknowledge(Type.REJECT, first, end).wait()
 
     def _acknowledge(self, kind: int, first: int, end: int) -> Ack:
-        self._session._check_open()
-        if self._error is not None:
+        if self._error is not None:  # the end of the session or the connection too
             raise again(self._error)
         if self._state is State.ENDED and self._inbox.idle:
+            self._session._check_open()
             return done(self._inbox)  # everything was confirmed or given back before
         return self._inbox.acknowledge(kind, first, end)
 
@@ -137,6 +136,11 @@ class Receiver:
             if expired:
                 self._waiters.remove(waiter)
         return not expired
+
+    def _leave_loop(self) -> None:
+        """A loop is left: without waiting, for the event loop may be at its end."""
+        if not self._entered and self._state is not State.ENDED:
+            self._end()
 
     def _mark(self) -> None:
         self._session._mark(self)
@@ -208,7 +212,7 @@ class Receiver:
             ack.requests.pop(request, None)
             if error is not None and not ack.done:
                 if not ack.watched:
-                    session._note_failure(error)
+                    session._failures.note(error)
                 ack.settle(error)
             if not ack.requests:
                 ack.settle()
@@ -298,9 +302,7 @@ class Consumer(Receiver):
                         return
                 yield self._take(part)
         finally:
-            if not self._entered:
-                with suppress(ClarionError):
-                    await self.close()
+            self._leave_loop()
 
 
 class BatchConsumer(Receiver):
@@ -323,9 +325,7 @@ class BatchConsumer(Receiver):
             while (batch := await self.receive(self._timeout)) is not None:
                 yield batch
         finally:
-            if not self._entered:
-                with suppress(ClarionError):
-                    await self.close()
+            self._leave_loop()
 
 
 def _expire(waiter: asyncio.Future[None]) -> None:

@@ -168,7 +168,6 @@ class Inbox:
             else:
                 self.rejecting = ack
             self._mark()
-        self.held.take(first, end)
         ack.ranges.put(first, end)
         return ack
 
@@ -176,8 +175,15 @@ class Inbox:
         """What was gathered, to be sent now; kept as unanswered."""
         acks = [ack for ack in (self.confirming, self.rejecting) if ack is not None]
         self.confirming = self.rejecting = None
-        self.unanswered.update(dict.fromkeys(acks))
+        for ack in acks:
+            self.unanswered[ack] = None
+            self._let_go(ack)
         return acks
+
+    def _let_go(self, ack: Ack) -> None:
+        """Its messages are no more the application's. Done once for all of a turn, not per message."""
+        for first, end, _ in ack.ranges:
+            self.held.take(first, end)
 
     # --- connections come and go ----------------------------------------------------------------------
 
@@ -192,6 +198,7 @@ class Inbox:
         rejections = [ack for ack in self.unanswered if ack.kind == Type.REJECT]
         if self.rejecting is not None:
             rejections.append(self.rejecting)
+            self._let_go(self.rejecting)
             self.rejecting = None
         for ack in rejections:
             self.unanswered.pop(ack, None)

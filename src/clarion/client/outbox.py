@@ -14,13 +14,16 @@ from collections.abc import Generator
 import msgspec
 
 from clarion import limits
-from clarion.client.outcome import Outcome
-from clarion.errors import MessageTooLarge
-from clarion.ids import format_id
+from clarion.client.outcome import Outcome, again
+from clarion.errors import BadArgument, ClarionError, MessageTooLarge
+from clarion.ids import SEQUENCE_MAX, format_id
 from clarion.wire import batch as wire
 
 MESSAGE_WEIGHT_BYTES = limits.BATCH_BYTES_TARGET // limits.BATCH_MESSAGES_TARGET
 """Added to each message's size, so that one comparison bounds bytes and count of a batch."""
+
+
+Body = bytes | bytearray | memoryview | str
 
 
 class OutBatch(Outcome):
@@ -77,7 +80,8 @@ class OutBatch(Outcome):
         return self.awaited is not None and len(self.awaited) == self.count
 
 
-_SEQUENCE = (1 << 48) - 1
+_SEQUENCE = SEQUENCE_MAX
+_FAILURES_MAX = 64
 
 
 class Ticket(msgspec.Struct, gc=False, eq=False):
@@ -148,3 +152,36 @@ class Lane:
     def unanswered(self) -> list[OutBatch]:
         """Sealed and not answered, in order."""
         return [*self.sent.values(), *self.waiting]
+
+
+class Failures:
+    """Failures that nobody has been told of yet; the first few, and never twice."""
+
+    __slots__ = ("_noted",)
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[ClarionError, OutBatch | None]] = []
+
+    def note(self, error: ClarionError, batch: OutBatch | None = None) -> None:
+        """A batch failed, or a confirmation."""
+        if len(self._noted) < _FAILURES_MAX:
+            self._noted.append((error, batch))
+
+    def tell(self) -> None:
+        """Raise the first one whose tickets were not all awaited, and forget all."""
+        untold = [error for error, batch in self._noted if batch is None or not batch.all_awaited()]
+        self._noted.clear()
+        if untold:
+            error = again(untold[0])
+            if len(untold) > 1:
+                error.add_note(f"and {len(untold) - 1} more since the last flush")
+            raise error
+
+
+def as_bytes(body: Body) -> bytes:
+    """A body as bytes that cannot change any more. Raises `BadArgument` for anything but bytes and text."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    if isinstance(body, str):
+        return body.encode()
+    raise BadArgument(argument="body", detail=f"it is a {type(body).__name__}, not bytes or str")

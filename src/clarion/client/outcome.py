@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from clarion.errors import ClarionError
+from clarion.protocols.native import Goodbye
 
 
 class Outcome:
@@ -54,3 +55,20 @@ class Outcome:
 def again(error: ClarionError) -> ClarionError:
     """The same error as a new object."""
     return type(error)(**error.facts)
+
+
+def error_of(said: object) -> ClarionError:
+    """The error in a payload {code, facts}."""
+    known = said if isinstance(said, dict) else {}
+    code, facts = known.get("code"), known.get("facts")
+    error = Goodbye(str(code or "CLN-001"), facts if isinstance(facts, dict) else {}).error()
+    assert error is not None
+    return error
+
+
+def release(waiters: list[asyncio.Future[None]]) -> None:
+    """Wake all of them."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()

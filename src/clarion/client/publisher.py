@@ -25,19 +25,15 @@ from collections import deque
 
 from clarion import ids, limits
 from clarion.client.host import Host
-from clarion.client.outbox import MESSAGE_WEIGHT_BYTES, Lane, OutBatch, Ticket
-from clarion.client.outcome import again
-from clarion.errors import BadArgument, Blocked, ClarionError, ProducerForgotten, SessionClosed
+from clarion.client.outbox import MESSAGE_WEIGHT_BYTES, Body, Failures, Lane, OutBatch, Ticket, as_bytes
+from clarion.client.outcome import again, error_of, release
+from clarion.errors import Blocked, ClarionError, ProducerForgotten, SessionClosed
 from clarion.message import Headers, PropertyValue, encode_headers, parse_destination
-from clarion.protocols.native import Goodbye
 from clarion.wire import frames
 from clarion.wire.frames import Type
 
-Body = bytes | bytearray | memoryview | str
-
 REFUSED_S_MAX = 10.0
 """A refused batch is tried again after this, in case its RESUME was lost."""
-_FAILURES_MAX = 64
 
 
 class Publisher:
@@ -64,7 +60,7 @@ class Publisher:
         self._buffered = 0
         self._room: list[asyncio.Future[None]] = []
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
-        self._failures: list[tuple[ClarionError, OutBatch | None]] = []
+        self._failures = Failures()
 
     # --- for applications ---------------------------------------------------------------------------
 
@@ -170,20 +166,6 @@ class Publisher:
         if waiter is not None:
             self._host.wake()
             await waiter
-
-    def _raise_failures(self) -> None:
-        """Raise the first failure that nobody was told of, and forget all of them."""
-        failures = [error for error, batch in self._failures if batch is None or not batch.all_awaited()]
-        self._failures.clear()
-        if failures:
-            error = again(failures[0])
-            if len(failures) > 1:
-                error.add_note(f"and {len(failures) - 1} more since the last flush")
-            raise error
-
-    def _note_failure(self, error: ClarionError, batch: OutBatch | None = None) -> None:
-        if len(self._failures) < _FAILURES_MAX:
-            self._failures.append((error, batch))
 
     # --- batches ------------------------------------------------------------------------------------
 
@@ -323,7 +305,7 @@ class Publisher:
             batch.encoded = None
             self._active[lane] = None
             if error is not None:
-                self._note_failure(error, batch)
+                self._failures.note(error, batch)
             batch.settle(error)
             first += batch.count
 
@@ -403,29 +385,3 @@ class Publisher:
             self._active.clear()
             self._answered()
             release(self._room)
-
-
-def as_bytes(body: Body) -> bytes:
-    """A body as bytes that cannot change any more. Raises `BadArgument` for anything but bytes and text."""
-    if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
-    if isinstance(body, str):
-        return body.encode()
-    raise BadArgument(argument="body", detail=f"it is a {type(body).__name__}, not bytes or str")
-
-
-def error_of(said: object) -> ClarionError:
-    """The error in a payload {code, facts}."""
-    known = said if isinstance(said, dict) else {}
-    code, facts = known.get("code"), known.get("facts")
-    error = Goodbye(str(code or "CLN-001"), facts if isinstance(facts, dict) else {}).error()
-    assert error is not None
-    return error
-
-
-def release(waiters: list[asyncio.Future[None]]) -> None:
-    """Wake all of them."""
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-    waiters.clear()

@@ -27,6 +27,7 @@ class ReceivedMessage(Message):
     __slots__ = ("_consumer",)
 
     def __init__(self, consumer: Acknowledger, part: Part, index: int) -> None:
+        # Instead of, not after, the base's: one call less per message.
         self._batch = part.batch
         self._index = index
         self._headers = None
@@ -54,24 +55,19 @@ class ReceivedMessage(Message):
         await self._consumer._acknowledge(Type.REJECT, self.sequence, self.sequence + 1).wait()
 
 
-class ReceivedBatch:
+class Delivered:
     """Consecutive messages as they were delivered: one buffer, decoded only where it is looked at."""
 
-    __slots__ = ("_consumer", "_part")
+    __slots__ = ("_part",)
 
-    def __init__(self, consumer: Acknowledger, part: Part) -> None:
-        self._consumer = consumer
+    def __init__(self, part: Part) -> None:
         self._part = part
 
     def __len__(self) -> int:
         return self._part.count
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        consumer, part = self._consumer, self._part
-        return (ReceivedMessage(consumer, part, index) for index in range(part.count))
-
     def __repr__(self) -> str:
-        return f"<ReceivedBatch of {len(self)} from {self.first_sequence} of {self.destination}>"
+        return f"<{type(self).__name__} of {len(self)} from {self.first_sequence} of {self.destination}>"
 
     @property
     def first_sequence(self) -> int:
@@ -97,6 +93,8 @@ class ReceivedBatch:
 
     def bodies(self) -> list[bytes]:
         """All bodies, copied; about 0.15 µs a message."""
+        if self._part.count == 1:
+            return [bytes(self._part.batch.record(0)[1])]
         starts, ends, data = body_bounds(self._part.batch)
         return list(map(data.__getitem__, starmap(slice, zip(starts, ends, strict=True))))
 
@@ -105,6 +103,20 @@ class ReceivedBatch:
         from clarion.client.arrow import table
 
         return table(self._part.batch, self._part.first)
+
+
+class ReceivedBatch(Delivered):
+    """A batch from a consumer: in flight until it is confirmed, rejected, or the session ends."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Acknowledger, part: Part) -> None:
+        super().__init__(part)
+        self._consumer = consumer
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        consumer, part = self._consumer, self._part
+        return (ReceivedMessage(consumer, part, index) for index in range(part.count))
 
     async def confirm(self) -> None:
         """Confirm all; returns when the confirmation is durable."""

@@ -12,7 +12,7 @@ Not for several threads: `clarion.sync` is.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -20,8 +20,8 @@ import msgspec
 from clarion import limits
 from clarion.client.consumer import BatchConsumer, Consumer, Receiver, State
 from clarion.client.host import Host
-from clarion.client.outcome import Outcome
-from clarion.client.publisher import Publisher, error_of
+from clarion.client.outcome import Outcome, error_of
+from clarion.client.publisher import Publisher
 from clarion.client.received import Confirmable, each
 from clarion.client.subscription import wanted_of
 from clarion.errors import BadArgument, BadFrame, ClarionError, ConnectionLost, SessionClosed
@@ -126,7 +126,7 @@ class Session(Publisher):
                         first = first or error
         if first is not None:
             raise first
-        self._raise_failures()
+        self._failures.tell()
 
     async def close(self, *, flush: bool = True) -> None:
         """End the session: everything sent is made durable first, unless told otherwise."""
@@ -200,7 +200,9 @@ class Session(Publisher):
         for ack in acks:
             await ack.wait()
 
-    async def browse(self, destination: str, *, start: int = 0, count: int | None = None) -> AsyncIterator[Message]:
+    async def browse(
+        self, destination: str, *, start: int = 0, count: int | None = None
+    ) -> AsyncGenerator[Message, None]:
         """Look at messages from sequence `start` on without consuming them."""
         parse_destination(destination, system=True)
         left = count

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import msgspec
 
 from clarion import limits
 from clarion.errors import BadArgument
 from clarion.message import check_name, parse_destination
+
+
+class ReceiveOptions(TypedDict, total=False):
+    """The options of `Session.receive` and `receive_batches`."""
+
+    durable: str | None
+    shared: bool
+    subscription: str | None
+    prefetch_messages: int
+    prefetch_bytes: int
+    unconfirmed_max: int
+    timeout: float | None
 
 
 class Subscription(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ EARLY_SEAL_BYTES = 512 * limits.KIB
 without waiting for the loop; smaller ones wait, and gather more."""
 
 
-def _ignore(_: object) -> None:
+def _ignore(_: object = None) -> None:
     return None
 
 
@@ -49,6 +49,8 @@ class Journal:
     ) -> None:
         self.on_durable: Callable[[int], None] = _ignore
         self.on_failed: Callable[[ClarionError], None] = _ignore
+        self.on_room: Callable[[], None] = _ignore
+        """Producers may have more room than before: a segment was recycled or made."""
         self._store = store
         self._options = options
         self._committer = committer
@@ -69,6 +71,7 @@ class Journal:
         self._checkpoint: CheckpointRun | None = None
         self._checkpoint_end = recovered.checkpoint_end
         self._checkpoint_index = 0
+        self._fell_back = recovered.fell_back
 
     @classmethod
     def open(
@@ -246,10 +249,17 @@ class Journal:
         return self._space.victim()
 
     def _recycle(self) -> None:
-        for _segment in self._space.recycle(self._log.durable):
-            if self._probe is not None:
+        recycled = self._space.recycle(self._log.durable)
+        if not recycled:
+            return
+        if self._probe is not None:
+            for _ in recycled:
                 self._probe("journal.recycle")
+        self._space_grew()
+
+    def _space_grew(self) -> None:
         self._log.space_changed()
+        self.on_room()
 
     def _grow(self) -> None:
         if self._allocating or self._closing or not self._space.wants_growth:
@@ -271,7 +281,7 @@ class Journal:
         if created is not None:
             self._space.free.append(created)
             self._grow()
-        self._log.space_changed()
+            self._space_grew()
         if self._checkpoint is not None and not self._committing:
             self._flush()
 
@@ -294,7 +304,8 @@ class Journal:
         log_bytes = self._log.tail - (self._checkpoint_end or self._segment_bytes)
         bound = min(self._options.checkpoint_log_bytes, self._space.capacity_bytes() // 8)
         return (
-            log_bytes >= bound
+            self._fell_back
+            or log_bytes >= bound
             or self._log.index - self._checkpoint_index >= self._options.checkpoint_log_entries
             or self._space.checkpoint_helps(log_bytes)
         )
@@ -338,7 +349,9 @@ class Journal:
         self._checkpoint = None
         self._checkpoint_end = run.end
         self._checkpoint_index = run.index
-        self._space.checkpoint_completed(run.begin)
+        self._fell_back = False
+        self._space.checkpoint_completed(run.begin, run.size_bytes)
+        self._log.space_changed()
         self._writer.checkpoints = self._space.checkpoints
         self._recycle()
         self._grow()

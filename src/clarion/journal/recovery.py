@@ -70,6 +70,8 @@ class Recovered:
     checkpoint_end: int
     parts: list[bytes]
     index_last: int
+    fell_back: bool
+    """The newest checkpoint is damaged: another is due, for only one (or the whole log) is left."""
     lost: list[LostRange] = field(default_factory=list)
     repaired: list[LostRange] = field(default_factory=list)
     entries: int = 0
@@ -151,7 +153,7 @@ def recover(read: ReadFile, files: list[int], segment_bytes: int) -> Recovered:
     claim = scanner.newest_claim()
     start, checkpoints, loaded = first, Checkpoints(0, 0), _Loaded([], 0)
     if claim is not None and claim.checkpoints.newest:
-        for begin in claim.checkpoints:
+        for begin in filter(None, claim.checkpoints):
             attempt = _load_checkpoint(scanner, begin)
             if attempt is not None:
                 start, loaded = begin, attempt
@@ -162,7 +164,8 @@ def recover(read: ReadFile, files: list[int], segment_bytes: int) -> Recovered:
     if not loaded.end and scanner.segments and min(scanner.segments) != FIRST_ORDINAL:
         raise MetadataDamaged(detail=f"the log begins in segment {min(scanner.segments)}")
     plan = plan_log(scanner, start)
-    return Recovered(scanner, plan, checkpoints, loaded.end, loaded.parts, plan.index_last)
+    fell_back = claim is not None and claim.checkpoints.newest != checkpoints.newest
+    return Recovered(scanner, plan, checkpoints, loaded.end, loaded.parts, plan.index_last, fell_back)
 
 
 def _segment_of(scanner: Scanner, position: int) -> tuple[memoryview, int, int]:

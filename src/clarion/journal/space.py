@@ -26,8 +26,9 @@ from clarion.errors import InternalFault
 from clarion.journal.layout import SECTOR_BYTES, SEGMENT_HEADER_BYTES, Checkpoints
 
 COMPACTION_SEGMENTS = 1
-MARGIN_SEGMENTS = 2
-"""One in use and one more: a checkpoint becomes due after one segment of confirmations."""
+MARGIN_SEGMENTS = 3
+"""What confirmations fill before a segment full of them is recycled: when space is low a checkpoint
+is due after half a segment of log, and it takes three to move the older one past a whole segment."""
 VICTIM_LIVE_FRACTION_MAX = 0.5
 
 
@@ -75,6 +76,8 @@ class Space:
         """Closed ordinals without live bytes that are not recycled yet."""
         self._checkpoints_owed = 0
         self._estimate_bytes = 0
+        self._checkpoint_bytes = 0
+        """The size of the last one: an estimate below it is not believed."""
         self._victim = 0
         self._no_victim_at: tuple[int, ...] = ()
         self._set_reserve()
@@ -170,7 +173,7 @@ class Space:
         self._set_reserve()
 
     def _set_reserve(self) -> None:
-        upkeep = 2 * self._estimate_bytes + COMPACTION_SEGMENTS * self.usable_bytes
+        upkeep = 2 * max(self._estimate_bytes, self._checkpoint_bytes) + COMPACTION_SEGMENTS * self.usable_bytes
         self._kept_bytes = (upkeep + MARGIN_SEGMENTS * self.usable_bytes, upkeep, 0)
 
     @property
@@ -212,15 +215,31 @@ class Space:
         """Whether a checkpoint now, before its time, would lead to free segments.
 
         It takes two to move the older one past a segment that has died; so each death pays for at
-        most two. Otherwise a segment of log must have been written, or checkpoints would feed on
-        the segments that earlier checkpoints filled.
+        most two. Otherwise half a segment of log must have been written, or checkpoints would feed on
+        the segments that earlier checkpoints filled. A segment that is worth emptying, and cannot be
+        because it is too new, also asks for them: once they are written it is not too new any more.
         """
-        if not self.dead or not self.is_low:
+        if not self.is_low:
             return False
-        return self._checkpoints_owed > 0 or log_bytes >= self.segment_bytes
+        if self.dead and (self._checkpoints_owed > 0 or log_bytes >= self.segment_bytes // 2):
+            return True
+        return self.victim() is None and self._sparse_but_new()
 
-    def checkpoint_completed(self, begin: int) -> None:
-        self.checkpoints = Checkpoints(begin, self.checkpoints.newest or begin)
+    def _sparse_but_new(self) -> bool:
+        if self.active is None:
+            return False
+        limit = VICTIM_LIVE_FRACTION_MAX * self.usable_bytes
+        for ordinal in range(self.checkpoints.older // self.segment_bytes, self.active.ordinal):
+            segment = self.in_use.get(ordinal)
+            if segment is not None and 0 < segment.live_bytes < limit:
+                return True
+        return False
+
+    def checkpoint_completed(self, begin: int, size_bytes: int = 0) -> None:
+        """Until there are two, the older is 0: the log from its first byte stands for it."""
+        self.checkpoints = Checkpoints(begin, self.checkpoints.newest)
+        self._checkpoint_bytes = size_bytes
+        self._set_reserve()
         if self._checkpoints_owed:
             self._checkpoints_owed -= 1
 

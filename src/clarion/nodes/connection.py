@@ -77,6 +77,9 @@ class Connection(asyncio.Protocol):
         except ClarionError as error:
             self.end(error)
             return
+        except Exception as error:
+            self.fault(error)
+            return
         if not self.ready and self.engine.state is State.READY:
             self.ready = True
             manager.sweeper.schedule(self, self._tick_ms())

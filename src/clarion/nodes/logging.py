@@ -116,6 +116,14 @@ def last_words(style: str, name: str, **facts: object) -> None:
         pass
 
 
+def place(error: BaseException | None) -> str:
+    """Where an error was raised."""
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "?"
+
+
 def _time(record: logging.LogRecord) -> str:
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     return f"{whole}.{int(record.msecs):03d}Z"
@@ -125,11 +133,7 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
     facts: dict[str, Any] = dict(getattr(record, "facts", {}))
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        if trace is not None:
-            facts["at"] = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        facts["at"] = place(error)
         facts["error"] = f"{type(error).__name__}: {error}"
     return facts
 

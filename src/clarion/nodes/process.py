@@ -1,7 +1,8 @@
 """What every server process does besides its nodes: limits, log, signals, exit codes.
 
 Exit codes: 0 after SIGTERM or SIGINT, when everything was stopped in order; 70 when persistent memory
-failed: then the process ends at once, because nothing that it would still do could be relied on.
+failed, or a thread died of a fault: then the process ends at once, because nothing that it would still do
+could be relied on.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from clarion.errors import ClarionError
+from clarion.errors import ClarionError, InternalFault
 from clarion.instruments import Registry
-from clarion.nodes.logging import ERROR, INFO, WARNING, Logging, event, last_words
+from clarion.nodes.logging import ERROR, INFO, WARNING, Logging, event, last_words, place
 from clarion.settings import Settings
 
 EXIT_FAILED = 70
@@ -47,10 +49,17 @@ class Process:
         """Until somebody wants the process to end."""
         await self._stop.wait()
 
-    def failed(self, error: ClarionError) -> None:
+    def failed(self, error: ClarionError, **facts: object) -> None:
         """Persistent memory failed: end now, without any further effect. For any thread."""
-        last_words(self.settings.node.log_format, "failed", code=error.code, error=error)
+        last_words(self.settings.node.log_format, "failed", code=error.code, error=error, **facts)
         os._exit(EXIT_FAILED)
+
+    def thread_died(self, dead: threading.ExceptHookArgs) -> None:
+        """A thread ended by an error that nobody expected: what others wait for will never come."""
+        error = (
+            dead.exc_value if isinstance(dead.exc_value, ClarionError) else InternalFault(detail=repr(dead.exc_value))
+        )
+        self.failed(error, thread=dead.thread.name if dead.thread else "?", at=place(dead.exc_value))
 
 
 @contextmanager
@@ -59,11 +68,12 @@ def running(settings: Settings) -> Iterator[Process]:
     loop = asyncio.get_running_loop()
     log = Logging(settings.node.log_format, settings.node.log_level)
     log.start()
-    interval_s = sys.getswitchinterval()
+    interval_s, hook = sys.getswitchinterval(), threading.excepthook
     process = Process(settings)
     signals: list[signal.Signals] = []
     try:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        threading.excepthook = process.thread_died
         _raise_descriptors(settings.client_manager.connections_max)
         loop.set_exception_handler(_log_loop_error)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -80,6 +90,7 @@ def running(settings: Settings) -> Iterator[Process]:
             loop.remove_signal_handler(number)
         loop.set_exception_handler(None)
         sys.setswitchinterval(interval_s)
+        threading.excepthook = hook
         log.stop()
 
 

@@ -26,7 +26,7 @@ from clarion.nodes.client_manager import ClientManager
 from clarion.nodes.identity import Identity
 from clarion.nodes.listener import bind
 from clarion.nodes.process import Process, running
-from clarion.settings import Settings, Size, check_secure, parse_address
+from clarion.settings import Settings, check_secure, parse_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def make_client_manager(bus: Bus, settings: Settings, registry: Registry) -> Cli
 
 def _lowered(settings: Settings, batch_bytes_max: int) -> Settings:
     """Take no larger batches from clients than can be stored."""
-    lowest = Size(min(settings.client_manager.batch_bytes_max, batch_bytes_max))
+    lowest = min(settings.client_manager.batch_bytes_max, batch_bytes_max)
     return replace(settings, client_manager=replace(settings.client_manager, batch_bytes_max=lowest))
 
 

@@ -255,9 +255,9 @@ class ServerConnection(_Connection):
         """The session frames that are complete with `data`. Raises `ProtocolError`, `AuthenticationFailed`."""
         self._heard(now_ms)
         received: list[Frame] = []
+        if self.state is State.CLOSING:
+            return received
         for frame in self._reader.feed(data):
-            if self.state is State.CLOSING:
-                break
             if frame.type in _CLIENT_SIZES and self.state is State.READY:
                 self._check(frame)
                 received.append(frame)
@@ -268,6 +268,7 @@ class ServerConnection(_Connection):
             elif frame.type == Type.GOODBYE:
                 self.peer_error = _decode(_decode_goodbye, frame).error()
                 self.state = State.CLOSING
+                break
             elif frame.type != Type.HEARTBEAT or self.state is State.NEW:
                 raise self._refuse(frame)
         self._check_handshake_bytes()
@@ -347,9 +348,7 @@ class ClientConnection(_Connection):
         """
         self._heard(now_ms)
         received: list[Frame] = []
-        for frame in self._reader.feed(data):
-            if self.state is State.CLOSING:
-                break
+        for frame in self._reader.feed(data) if self.state is not State.CLOSING else ():
             size = _SERVER_SIZES.get(frame.type)
             if size is not None and self.state is State.READY and frame.channel != 0:
                 _check_size(frame.type, len(frame.payload), size)
@@ -362,6 +361,7 @@ class ClientConnection(_Connection):
                 ended = _decode(_decode_goodbye, frame).error()
                 self._ended = ended or ConnectionLost(detail="the server ended it")
                 self.state = State.CLOSING
+                break
             elif frame.type != Type.HEARTBEAT or self.state is State.NEW:
                 raise self._refuse(frame)
         self._check_handshake_bytes()

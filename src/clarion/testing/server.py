@@ -85,7 +85,7 @@ class ServerProcess:
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline:
             printed = self.log_path.read_bytes()[offset:].decode("utf-8", "replace")
-            ready = [line for line in printed.splitlines() if " ready " in line and _READY.search(line)]
+            ready = [line for line in printed.splitlines() if line.startswith("ready ") and _READY.search(line)]
             if ready:
                 found = _READY.search(ready[0])
                 assert found is not None

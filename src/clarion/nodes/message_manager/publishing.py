@@ -39,6 +39,7 @@ class Publishing:
         self._waiting: OrderedDict[tuple[int, int], int] = OrderedDict()
         """(destination, session) → refused sequence, in the order of refusal."""
         self.pending_bytes = 0
+        self._pending_bytes_max = host.settings.message_manager.publish_pending_bytes_max
         registry = host.registry
         self._messages = registry.counter("mm.published", unit="messages", meaning="messages stored durably")
         self._bytes = registry.counter("mm.published_bytes", unit="bytes", meaning="batches stored durably")
@@ -58,10 +59,13 @@ class Publishing:
         batch = Batch(command.payload[frames.FLOOR.size :])
         session = self._host.sessions.get(command.session)
         first = ids.sequence_of(batch.first_id)
+        destination: Destination | None = None
         try:
             destination = self._host.resolve(batch.destination.decode())
             self._judge(session, destination, batch, floor, bool(command.flags & frames.RESEND))
         except ClarionError as error:
+            if destination is not None:
+                self._let_pass(session, destination)
             self._fail(session, first, batch.count, error)
 
     def _judge(self, session: Session, destination: Destination, batch: Batch, floor: int, resend: bool) -> None:
@@ -104,7 +108,7 @@ class Publishing:
             return f"its quota of {quota} bytes is used up"
         if self._host.journal.room() < size:
             return "persistent memory is full"
-        if self.pending_bytes + size > limits.PUBLISH_PENDING_BYTES_MAX:
+        if self.pending_bytes + size > self._pending_bytes_max:
             return "too much is waiting for the disk"
         return None
 
@@ -118,8 +122,7 @@ class Publishing:
         position: int,
         span: int,
     ) -> None:
-        session.refusing.pop(destination.identity, None)
-        self._waiting.pop((destination.identity, session.identity), None)
+        self._let_pass(session, destination)
         session.published.add(destination.identity)
         host = self._host
         host.journal.retain(position, span)
@@ -140,6 +143,11 @@ class Publishing:
                 host.release(destination)
 
         host.log.after(durable)
+
+    def _let_pass(self, session: Session, destination: Destination) -> None:
+        """The refused batch has its answer: what follows it is no longer dropped."""
+        session.refusing.pop(destination.identity, None)
+        self._waiting.pop((destination.identity, session.identity), None)
 
     def _settle(self, session: int, first: int, count: int) -> None:
         if not self._settled:
@@ -164,7 +172,7 @@ class Publishing:
         if not self._waiting:
             return
         room = self._host.journal.room() - limits.PRODUCER_WINDOW_BYTES // 16
-        budget = min(room, limits.PUBLISH_PENDING_BYTES_MAX - self.pending_bytes)
+        budget = min(room, self._pending_bytes_max - self.pending_bytes)
         granted: dict[int, int] = {}
         for (identity, session), first in list(self._waiting.items()):
             if budget <= 0:
