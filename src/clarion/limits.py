@@ -44,8 +44,12 @@ HEARTBEAT_MS_MIN = 100
 HEARTBEAT_MS_MAX = 600_000
 HEARTBEATS_MISSED_MAX = 3
 """A peer that was silent for this many heartbeats is gone."""
-CONNECTION_WAITING_BYTES_MAX = 16 * MIB
-"""What waits to be written to one connection; consumer credit keeps it far below."""
+CONNECTION_WAITING_BYTES_HIGH = 4 * MIB
+"""When more waits to be written to one connection, message managers are told to pause its sessions …"""
+CONNECTION_WAITING_BYTES_LOW = 1 * MIB
+"""… and to go on when less does."""
+CONNECTION_WAITING_BYTES_MAX = 32 * MIB
+"""What may wait at most; pausing keeps it far below."""
 
 # --- flow -----------------------------------------------------------------------------------------
 PRODUCER_WINDOW_BYTES = 4 * MIB
@@ -106,7 +110,8 @@ for _smaller, _larger, _why in (
     (4 * GROUP_BYTES_MAX, SEGMENT_BYTES_MAX, "a segment holds several groups"),
     (CONSUMER_CREDIT_BYTES_MAX, PUBLISH_PENDING_BYTES_MAX, "credit is bounded like publishing"),
     (DELIVER_BYTES_TARGET, BATCH_BYTES_MAX, "a delivery frame fits the frame limit"),
-    (FRAME_BYTES_MAX, CONNECTION_WAITING_BYTES_MAX, "one frame fits the write buffer"),
+    (CONNECTION_WAITING_BYTES_LOW, CONNECTION_WAITING_BYTES_HIGH, "a pause ends lower than it begins"),
+    (CONNECTION_WAITING_BYTES_HIGH + 2 * FRAME_BYTES_MAX, CONNECTION_WAITING_BYTES_MAX, "a pause comes in time"),
     (CHECKPOINT_PART_BYTES_MAX, SEGMENT_BYTES_MIN // 4, "a checkpoint part fits the smallest segment"),
 ):
     if _smaller > _larger:

@@ -127,6 +127,7 @@ class Session(Publisher):
         if first is not None:
             raise first
         self._failures.tell()
+        self._check_open()  # it may have ended while we waited
 
     async def close(self, *, flush: bool = True) -> None:
         """End the session: everything sent is made durable first, unless told otherwise."""

@@ -38,6 +38,7 @@ class Consumer:
         "held",
         "inflight",
         "number",
+        "paused",
         "session",
         "subscription",
         "unconfirmed_max",
@@ -64,6 +65,8 @@ class Consumer:
         """How many messages are in flight."""
         self.detached = False
         """It takes no more, but may still confirm what it has."""
+        self.paused = False
+        """Its connection is full: it gets its turn again when that has drained."""
 
     def add_credit(self, messages: int, size: int) -> None:
         """More credit, up to the bound."""
@@ -73,7 +76,7 @@ class Consumer:
     @property
     def room(self) -> int:
         """How many messages it may be sent now."""
-        if self.detached or self.credit_bytes <= 0:
+        if self.detached or self.paused or self.credit_bytes <= 0:
             return 0
         return min(self.credit_messages, self.unconfirmed_max - self.held)
 

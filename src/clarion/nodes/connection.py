@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from clarion import limits
 from clarion.errors import ClarionError, InternalFault, SlowReader
 from clarion.nodes.sessions import Session
 from clarion.protocols.native import ServerConnection, State
@@ -63,7 +64,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._manager.settings.waiting_bytes_max)
+        self._transport.set_write_buffer_limits(
+            limits.CONNECTION_WAITING_BYTES_HIGH, limits.CONNECTION_WAITING_BYTES_LOW
+        )
         self.engine.tick(self._manager.now_ms())
         self._manager.connected(self)
 
@@ -126,16 +129,12 @@ class Connection(asyncio.Protocol):
         self._manager.disconnected(self)
 
     def pause_writing(self) -> None:
-        """More waits for the client than it may cost."""
-        if not self.closing:
-            transport = self._transport
-            waiting = transport.get_write_buffer_size() if transport is not None else 0
-            self._ended(SlowReader(waiting=waiting))
-            # Not from within a call of the transport's own; and without GOODBYE, for which there is no room.
-            self._manager.loop.call_soon(self.abort)
+        """More waits for the client than is good: message managers hold back what is for it."""
+        self._manager.relay.flow(self.sessions.values(), paused=True)
 
     def resume_writing(self) -> None:
-        pass
+        """The client has caught up."""
+        self._manager.relay.flow(self.sessions.values(), paused=False)
 
     # --- writing --------------------------------------------------------------------------------------
 
@@ -154,6 +153,11 @@ class Connection(asyncio.Protocol):
         if outgoing and self._transport is not None:
             self._manager.bytes_out.add(sum(map(len, outgoing)))
             self._transport.writelines(outgoing)
+            waiting = self._transport.get_write_buffer_size()
+            if waiting > self._manager.settings.waiting_bytes_max and not self.closing:
+                self._ended(SlowReader(waiting=waiting))
+                # Without GOODBYE, for which there is no room.
+                self._manager.loop.call_soon(self.abort)
 
     def tick(self, now_ms: int) -> int:
         """Heartbeats and time-outs. Returns when to be called again, 0 for never."""

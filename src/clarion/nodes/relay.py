@@ -195,6 +195,12 @@ class Relay:
         ended = commands.encode(commands.SESSION_ENDED, session.identity, [frames.pack(said)])
         self._bus.publish(commands.group_channel(route(None)), ended)
 
+    def flow(self, sessions: Iterable[Session], *, paused: bool) -> None:
+        """The client of these sessions reads too slowly, or has caught up: tell the message manager."""
+        for session in tuple(sessions):
+            said = commands.encode(commands.SESSION_FLOW, session.identity, [frames.pack({"paused": paused})])
+            self._bus.publish(commands.group_channel(route(None)), said)
+
     def end_all(self, sessions: Iterable[Session]) -> None:
         """A connection is over."""
         for session in tuple(sessions):

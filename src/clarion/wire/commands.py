@@ -5,8 +5,9 @@ same payload as the client frame of that type, so a client manager relays withou
 Commands to a message manager are addressed to a destination's group; commands to a client are
 addressed to its session: the channel follows from the session's id, never from a machine's name.
 
-Beyond the types of `frames.Type` there is only `SESSION_ENDED`, by which a client manager says that a
-session is over (cleanly: its producers may be forgotten too).
+Beyond the types of `frames.Type` there are two by which a client manager speaks of a session itself:
+`SESSION_ENDED` (cleanly: its producers may be forgotten too) and `SESSION_FLOW` (its client does not read as
+fast as it is sent to: deliver no more for now, or again).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ assert HEAD_BYTES == 24
 
 SESSION_ENDED = 100
 """From a client manager: payload {clean: bool, producer: 16 bytes}."""
+SESSION_FLOW = 101
+"""From a client manager: payload {paused: bool}."""
 
 
 class Command(NamedTuple):

@@ -308,12 +308,13 @@ def test_b13_a_client_that_never_reads_is_cut_off_and_delays_nobody() -> None:
             delivered += 1 << 20
             await asyncio.sleep(0)
             assert delivered < 64 << 20
+        assert frames.unpack((await setup.scripted.next(commands.SESSION_FLOW)).payload)["paused"]
         assert not frames.unpack((await setup.scripted.next(commands.SESSION_ENDED)).payload)["clean"]
         assert setup.read("cm.protocol_errors.cln_108") == 1
-        assert delivered > 8 << 20
+        assert delivered > 16 << 20
         await serves(setup)
 
-    run(scenario, waiting_bytes_max=8 << 20)
+    run(scenario, waiting_bytes_max=16 << 20)
 
 
 def test_b21_a_flood_of_small_frames_gives_way_to_others() -> None:

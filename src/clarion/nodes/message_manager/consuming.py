@@ -68,6 +68,7 @@ class Consuming:
         except ClarionError as error:
             self._host.fail(session.identity, request, error)
             return
+        consumer.paused = session.paused
         held = subscription.attach(consumer, wanted.get("held") or ())
         session.consumers[consumer.number] = (destination, consumer)
         result = {"destination": str(destination), "kind": destination.kind, "held": held}
@@ -154,6 +155,14 @@ class Consuming:
         if known is not None:
             known[1].add_credit(messages, size)
             self._host.delivery.wake(known[0])
+
+    def flow(self, command: Command) -> None:
+        """SESSION_FLOW: the session's connection is full, or has drained."""
+        session = self._host.sessions.get(command.session)
+        session.paused = bool(frames.unpack(command.payload)["paused"])
+        for destination, consumer in session.consumers.values():
+            consumer.paused = session.paused
+            self._host.delivery.wake(destination)
 
     def confirm(self, command: Command) -> None:
         """CONFIRM."""

@@ -148,6 +148,7 @@ class MessageManager:
             frames.Type.REJECT: self.consuming.reject,
             frames.Type.REQUEST: self.requests.handle,
             commands.SESSION_ENDED: self._session_ended,
+            commands.SESSION_FLOW: self.consuming.flow,
         }
 
     def _recover(self, recovery: Recovery) -> None:

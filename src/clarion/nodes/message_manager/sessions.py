@@ -9,11 +9,12 @@ from clarion.core.subscription import Consumer
 class Session:
     """One session of some client manager."""
 
-    __slots__ = ("consumers", "identity", "published", "refusing")
+    __slots__ = ("consumers", "identity", "paused", "published", "refusing")
 
     def __init__(self, identity: int) -> None:
         self.identity = identity
         self.consumers: dict[int, tuple[Destination, Consumer]] = {}
+        self.paused = False
         self.published: set[int] = set()
         """Destinations that this session's producer has stored something in."""
         self.refusing: dict[int, int] = {}
