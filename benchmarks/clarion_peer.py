@@ -44,7 +44,8 @@ class ClarionPeer(ServerPeer):
         self.directory = directory
         port = free_ports(1)[0]
         self.client["url"] = f"clarion://{HOST}:{port}"
-        command = [sys.executable, "-m", "clarion", "serve", "--data", directory / "data", "--listen", f"{HOST}:{port}"]
+        data = str(directory / "data")
+        command = [sys.executable, "-m", "clarion", "serve", "--data", data, "--listen", f"{HOST}:{port}"]
         self.servers.append(Server(command, directory / "clarion.log"))
         self.servers[-1].wait_for_port(port)
 

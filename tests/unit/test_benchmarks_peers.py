@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+
 from benchmarks import bare, harness, raw, registry, report
 from benchmarks.contestant import BenchmarkError, Latency, Peer, Result, latency_of, percentile
 from benchmarks.processes import Server, free_ports, run_workers
 from benchmarks.worker import Gate
-from rich.console import Console
 
 TINY = harness.Settings(rounds=3, seconds=0.01, latency_count=20, raw_count=3)
 WORKERS = "tests.unit.test_benchmarks_peers"
