@@ -85,22 +85,24 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    from importlib import import_module
+if not TYPE_CHECKING:  # else a checker would believe in every name
 
-    value: object
-    if name in _MODULES:
-        value = import_module(f"clarion.{name}")
-    elif name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-    elif name == "__version__":
-        from importlib.metadata import version
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
 
-        value = version("clarion")
-    else:
-        raise AttributeError(f"module 'clarion' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+        value: object
+        if name in _MODULES:
+            value = import_module(f"clarion.{name}")
+        elif name in _HOMES:
+            value = getattr(import_module(_HOMES[name]), name)
+        elif name == "__version__":
+            from importlib.metadata import version
+
+            value = version("clarion")
+        else:
+            raise AttributeError(f"module 'clarion' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

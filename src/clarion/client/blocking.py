@@ -161,7 +161,8 @@ class Session:
 
     def close(self, *, flush: bool = True) -> None:
         """End the session: everything sent is made durable first, unless told otherwise."""
-        self._runner.call(self._session.close(flush=flush))
+        if not self._runner.stopped:
+            self._runner.call(self._session.close(flush=flush))
 
 
 async def _made(make: Callable[..., _Result], destination: str, options: ReceiveOptions) -> _Result:

@@ -50,7 +50,8 @@ class Receiver:
 
     def close(self, *, delete: bool = False) -> None:
         """Leave: what was prefetched goes back. `delete` also removes a durable subscription."""
-        self._runner.call(self._leave(delete))
+        if not self._runner.stopped:
+            self._runner.call(self._leave(delete))
 
     def confirm(self, first: int, end: int) -> None:
         """Confirm the sequences from `first` to before `end`."""

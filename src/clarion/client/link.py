@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from clarion.client.address import Address
@@ -53,8 +54,9 @@ class Link(asyncio.Protocol):
     def flush(self) -> None:
         """Write what is queued."""
         outgoing = self.native.take_outgoing()
-        if outgoing and self._transport is not None:
-            self._transport.writelines(outgoing)
+        if outgoing and self._transport is not None and not self._transport.is_closing():
+            with suppress(RuntimeError):  # uvloop, when the transport was closed under us; `connection_lost` tells
+                self._transport.writelines(outgoing)
 
     def close(self, error: ClarionError | None = None) -> None:
         """Say goodbye and close once everything is written."""
@@ -67,11 +69,9 @@ class Link(asyncio.Protocol):
     async def gone(self) -> None:
         """Return when the transport is closed; it is cut off if the server does not read what is left."""
         if self._transport is not None:
-            cut = self._loop.call_later(CLOSE_S_MAX, self._transport.abort)
-            try:
-                await asyncio.shield(self._gone)
-            finally:
-                cut.cancel()
+            await asyncio.wait([self._gone], timeout=CLOSE_S_MAX)
+            if self._transport is not None:
+                self._transport.abort()
 
     def _end(self, error: ClarionError) -> None:
         if self._timer is not None:

@@ -30,7 +30,7 @@ from clarion.wire import frames
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Frame, Type
 
-REPEATABLE = frozenset({"status", "destinations", "browse", "create", "delete"})
+REPEATABLE = frozenset({"status", "destinations", "browse", "delete"})
 """Verbs that may be asked twice: in flight when a connection is lost, they are asked again."""
 BROWSE_MESSAGES = 1_000
 
@@ -326,6 +326,8 @@ class Session(Publisher):
                 self._finish(SessionClosed())
 
     def _replied(self, kind: int, payload: memoryview) -> None:
+        if not self._attached:
+            return  # CLOSE is sent: nothing may follow it, and answers to answers would
         try:
             reply = _decode_reply(payload)
         except msgspec.MsgspecError as error:

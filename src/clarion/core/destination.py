@@ -108,7 +108,11 @@ class Destination:
 
     def remove_subscription(self, identity: int) -> Subscription | None:
         """It owes no confirmation any more."""
-        return self.subscriptions.pop(identity, None)
+        removed = self.subscriptions.pop(identity, None)
+        if len(self._floors) > 2 * len(self.subscriptions) + 16:  # many came and went above one that stays behind
+            self._floors = [(kept.confirmed.floor, kept.identity) for kept in self.subscriptions.values()]
+            heapq.heapify(self._floors)
+        return removed
 
     def find_subscription(self, name: str) -> Subscription | None:
         """By its name; plain ones have none."""

@@ -169,16 +169,25 @@ class Subscription:
     # --- soft -----------------------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer, held: Sequence[Range] = ()) -> list[Range]:
-        """Add a consumer; what of `held` (from its earlier life) is again in flight with it."""
-        self.consumers.append(consumer)
-        claimed: list[Range] = []
+        """Add a consumer; what of `held` (from its earlier life) is again in flight with it.
+
+        It is taken from whoever has it. Mostly that is its earlier life, whose end is not known here yet:
+        left there, it would come back at that end, and be delivered again to somebody who holds it.
+        """
+        claimed = Spans()
         for first, end in held:
             for gap_first, gap_end in self.confirmed.gaps(first, min(end, self.cursor)):
-                claimed += [(f, e) for f, e, _ in self.returned.take(gap_first, gap_end)]
-        for first, end in claimed:
-            consumer.inflight.put(first, end)
-            consumer.held += end - first
-        return claimed
+                pieces = self.returned.take(gap_first, gap_end)
+                for other in self.consumers:
+                    taken = other.inflight.take(gap_first, gap_end)
+                    other.held -= sum(e - f for f, e, _ in taken)
+                    pieces += taken
+                for piece_first, piece_end, _ in pieces:
+                    claimed.put(piece_first, piece_end)
+        self.consumers.append(consumer)
+        consumer.inflight = claimed
+        consumer.held = claimed.total()
+        return [(first, end) for first, end, _ in claimed]
 
     def take_back(self, consumer: Consumer, ranges: Sequence[Range]) -> list[Range]:
         """Move ranges from a consumer to the returned ones; those that it really had."""

@@ -111,13 +111,13 @@ class InlineCommitter:
         self._steps.popleft()()
         return True
 
-    def run(self) -> None:
-        """Do all work, also what it leads to."""
+    def run(self, *, idle: bool = True) -> None:
+        """Do all work, also what it leads to; without `idle`, as if more were always to come."""
         if self._running:
             return
         self._running = True
         try:
-            while self.step():
+            while (idle or self._steps) and self.step():
                 pass
         finally:
             self._running = False

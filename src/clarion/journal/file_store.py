@@ -38,6 +38,7 @@ FILES_AT_ONCE = 2
 """Prepared before a new journal opens: one to write to, and the next. The rest has its space, and
 is prepared in the background, for writing zeros is what takes the time (0.36 s for 64 MiB)."""
 ZEROS = bytes(limits.MIB)
+PREPARE_BYTES = 4 * limits.MIB
 IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
@@ -92,6 +93,7 @@ class FileStore:
         try:
             store._adopt()
             store._secure_minimum()
+            _sync_directory(path)
         except BaseException:
             store._close_files()
             raise
@@ -150,6 +152,9 @@ class FileStore:
                     count = os.pwrite(descriptor, view, offset)
                     offset += count
                     view = view[count:]
+                if offset % PREPARE_BYTES == 0:
+                    # Little by little: a sync of the whole would hold up the commits of others.
+                    os.fdatasync(descriptor)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

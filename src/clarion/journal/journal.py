@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from clarion import limits
-from clarion.errors import ClarionError, InternalFault, JournalFull
+from clarion.errors import ClarionError, InternalFault
 from clarion.journal.appender import Appender
-from clarion.journal.checkpoint import BEGIN_HEAD, GROUP_PART_BYTES_MAX, CheckpointRun
+from clarion.journal.checkpointer import Checkpointer
 from clarion.journal.committer import Committer
-from clarion.journal.layout import SEGMENT_HEADER_BYTES, ordinal_of_end, record_bytes_max
+from clarion.journal.layout import SEGMENT_HEADER_BYTES, SMALL_GROUP_BYTES, ordinal_of_end, record_bytes_max
 from clarion.journal.options import JournalOptions, JournalStatus, Probe
 from clarion.journal.record import Buffer, Kind, Location, Record, is_visible, salvage, to_record
 from clarion.journal.recovery import Recovered, Recovery, recover
@@ -68,10 +68,7 @@ class Journal:
         self._committing = False
         self._allocating = False
         self._created: int | None = None
-        self._checkpoint: CheckpointRun | None = None
-        self._checkpoint_end = recovered.checkpoint_end
-        self._checkpoint_index = 0
-        self._fell_back = recovered.fell_back
+        self._checkpointer = Checkpointer(self._space, self._log, probe)
 
     @classmethod
     def open(
@@ -113,12 +110,17 @@ class Journal:
         cut = recovered.plan.cut
         self._space.after_recovery(ordinal_of_end(cut, self._segment_bytes), cut)
         self._space.recycle(cut)
-        while not self._space.free and self._space.active is None:
+        if not self._space.free and cut % self._segment_bytes + SMALL_GROUP_BYTES > self._segment_bytes:
+            # Nothing is left to begin with, so even beyond the bound.
+            self._space.free.append(self._store.create())
+        elif not self._space.free and self._space.active is None:
             self._space.free.append(self._store.create())
         self._space.pending = self._store.pending
         self._log.incarnation = recovered.scanner.incarnation_max + 1
         self._log.index = recovered.index_last
-        self._checkpoint_index = recovered.index_last - recovered.entries
+        self._checkpointer.resume(
+            recovered.checkpoint_end, recovered.index_last - recovered.entries, urgent=recovered.fell_back
+        )
         self._log.resume(cut)
         self._log.place(Kind.INCARNATION, b"", b"", Claim.UPKEEP)
         self._log.seal()
@@ -174,8 +176,8 @@ class Journal:
         self._flush_scheduled = False
         if self._error is not None:
             return
-        if self._checkpoint is not None and not self._committing:
-            self._continue_checkpoint(self._checkpoint)
+        if not self._committing:
+            self._checkpointer.step()
         if not self._synced:
             self._flush_at_once()
             return
@@ -193,8 +195,8 @@ class Journal:
         self._log.seal()
         if self._writer.sealed:
             self._writer.run()
-            self._writer.hint()
             self._advance()
+            self._writer.hint()
 
     def _write(self) -> None:
         self._writer.run(self._advance)
@@ -208,18 +210,18 @@ class Journal:
         durable = self._writer.written_end
         if durable > self._log.durable:
             self._log.durable = durable
-            run = self._checkpoint
-            if run is not None and run.end and run.end <= durable:
-                self._complete_checkpoint(run)
+            run = self._checkpointer.complete(durable)
+            if run is not None:
+                self._complete_checkpoint(run.done)
             if self._space.dead:
                 self._recycle()
             self.on_durable(durable)
         if self._writer.failure is not None:
             self._fail(self._writer.failure)
-        elif not self._committing and not self._closing:
-            run = self._checkpoint
-            if self._log.buffers or self._writer.sealed or (run is not None and not run.end):
-                self._schedule_flush_now()
+            return
+        waits = self._log.buffers or self._writer.sealed or self._checkpointer.has_parts
+        if waits and not self._committing and not self._closing:
+            self._schedule_flush_now()
 
     def _schedule_flush_now(self) -> None:
         if self._synced:
@@ -233,7 +235,7 @@ class Journal:
             return
         self._failed = True
         self._error = error
-        self._checkpoint = None
+        self._checkpointer.abandon()
         self.on_failed(error)
 
     # --- space ------------------------------------------------------------------------------------
@@ -243,7 +245,8 @@ class Journal:
         self._space.retain(position, span)
 
     def release(self, position: int, span: int) -> None:
-        self._space.release(position, span, self._log.tail)
+        if self._space.release(position, span, self._log.tail) and self._error is None:
+            self._recycle()
 
     def compaction_victim(self) -> Victim | None:
         return self._space.victim()
@@ -282,7 +285,7 @@ class Journal:
             self._space.free.append(created)
             self._grow()
             self._space_grew()
-        if self._checkpoint is not None and not self._committing:
+        if self._checkpointer.has_parts and not self._committing:
             self._flush()
 
     # --- checkpoints --------------------------------------------------------------------------------
@@ -299,66 +302,24 @@ class Journal:
 
     @property
     def checkpoint_due(self) -> bool:
-        if self._checkpoint is not None or self._error is not None:
-            return False
-        log_bytes = self._log.tail - (self._checkpoint_end or self._segment_bytes)
-        bound = min(self._options.checkpoint_log_bytes, self._space.capacity_bytes() // 8)
-        return (
-            self._fell_back
-            or log_bytes >= bound
-            or self._log.index - self._checkpoint_index >= self._options.checkpoint_log_entries
-            or self._space.checkpoint_helps(log_bytes)
-        )
+        return self._error is None and self._checkpointer.is_due(self._options)
 
     def checkpoint(self, parts: Iterator[bytes], done: Callable[[], None] | None = None) -> None:
         """Write a checkpoint beside the traffic. `done` is called when it is complete."""
         if self._error is not None:
             raise self._error
-        if self._checkpoint is not None:
-            raise InternalFault(detail="a checkpoint is already being written")
-        if self._probe is not None:
-            self._probe("journal.checkpoint_begin")
-        # A group of its own: a replay starts where a group starts.
-        self._log.seal()
-        index = self._log.index
-        location = self._log.place(Kind.CHECKPOINT_BEGIN, BEGIN_HEAD.pack(index), b"", Claim.UPKEEP)
-        self._checkpoint = CheckpointRun(location.position, index, parts, done)
+        self._checkpointer.begin(parts, done)
         if not self._committing:
             self._schedule_flush_now()
 
-    def _continue_checkpoint(self, run: CheckpointRun) -> None:
-        """Add a few parts to the open group; if there is no room, later."""
-        written = 0
-        try:
-            while not run.end and written < GROUP_PART_BYTES_MAX:
-                part = run.next_part()
-                if part is None:
-                    location = self._log.place(Kind.CHECKPOINT_END, run.end_head(), b"", Claim.UPKEEP)
-                    run.end = location.position + location.span
-                    return
-                self._log.place(Kind.CHECKPOINT_PART, run.part_head(), part, Claim.UPKEEP)
-                run.part_written(part)
-                written += len(part)
-        except JournalFull:
-            return
-        except Exception:
-            self._checkpoint = None
-            raise
-
-    def _complete_checkpoint(self, run: CheckpointRun) -> None:
-        self._checkpoint = None
-        self._checkpoint_end = run.end
-        self._checkpoint_index = run.index
-        self._fell_back = False
-        self._space.checkpoint_completed(run.begin, run.size_bytes)
-        self._log.space_changed()
+    def _complete_checkpoint(self, done: Callable[[], None] | None) -> None:
         self._writer.checkpoints = self._space.checkpoints
         self._recycle()
         self._grow()
         if self._probe is not None:
             self._probe("journal.checkpoint_end")
-        if run.done is not None:
-            run.done()
+        if done is not None:
+            done()
 
     # --- reading, status, the end ---------------------------------------------------------------------
 
@@ -410,14 +371,13 @@ class Journal:
         if self._closing:
             return
         self._closing = True
-        self._checkpoint = None
+        self._checkpointer.abandon()
         if self._error is None:
             self._log.seal()
             self._committing = True
+            self._error = InternalFault(detail="the journal is closed")
             self._committer.submit(self._write_last, self._written)
         self._committer.close()
-        if self._error is None:
-            self._error = InternalFault(detail="the journal is closed")
         self._store.close()
 
     def _write_last(self) -> None:

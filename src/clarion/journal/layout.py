@@ -26,6 +26,8 @@ from clarion.journal.record import HEADER_BYTES, Buffer, Kind, Raw, encode, pars
 FORMAT_VERSION = 1
 SECTOR_BYTES = limits.GROUP_ALIGN_BYTES
 SEGMENT_HEADER_BYTES = 4096
+SMALL_GROUP_BYTES = 2 * SECTOR_BYTES
+"""More than a group takes that has one record without a body."""
 HEADER_OFFSETS = (0, 2048)
 HINT_OFFSETS = (512, 1024)
 

@@ -6,7 +6,7 @@ Guarantees
     and the next loss of power take the byte back.
 
 Rules
-    1. Writes only bytes that are there already, except headers that were damaged.
+    1. Writes only bytes that are there already, except headers that were damaged or are discarded.
     2. Any error ends the start: nothing may go on with a log that is not certain.
 """
 
@@ -24,8 +24,12 @@ def make_durable(store: Store, writer: Writer, recovered: Recovered, *, sync: bo
     plan = recovered.plan
     segment_bytes = store.segment_bytes
     last = ordinal_of_end(plan.cut, segment_bytes)
+    # Discarded segments lose their header before the next incarnation writes: otherwise they would be
+    # the newest segments at the next recovery, and their trailers speak of old checkpoints.
+    erased = list(recovered.scanner.stale)
     for ordinal, segment in recovered.scanner.segments.items():
         if ordinal > last:
+            erased.append(segment.file)
             continue
         base = ordinal * segment_bytes
         start = max(plan.durable, base + SEGMENT_HEADER_BYTES)
@@ -36,6 +40,8 @@ def make_durable(store: Store, writer: Writer, recovered: Recovered, *, sync: bo
             writer.write_fully(segment.file, 0, [store.read(segment.file, 0, SEGMENT_HEADER_BYTES)])
         if start < end:
             writer.write_fully(segment.file, start - base, [store.read(segment.file, start - base, end - start)])
+    for file in erased:
+        writer.write_fully(file, 0, [bytes(SEGMENT_HEADER_BYTES)])
     if sync:
         # Also files whose bytes are known: they may have been written under "process" durability.
         for file in store.files():

@@ -58,6 +58,8 @@ class Scanner:
         self.segment_bytes = segment_bytes
         self.segments: dict[int, FoundSegment] = {}
         self.unused: list[int] = []
+        self.stale: list[int] = []
+        """Among the unused: files whose generation was given to another one later."""
         self.incarnation_max = 0
         self._cached_ordinal = 0
         self._cached = memoryview(b"")
@@ -87,10 +89,10 @@ class Scanner:
         self.incarnation_max = max(self.incarnation_max, *(claim.incarnation for claim in found.claims), 0)
         rival = self.segments.get(found.ordinal)
         if rival is not None and rival.incarnation >= found.incarnation:
-            self.unused.append(file)
-            return
+            found, rival = rival, found
         if rival is not None:
             self.unused.append(rival.file)
+            self.stale.append(rival.file)
         self.segments[found.ordinal] = found
 
     def _identify_by_record(self, file: int) -> FoundSegment | None:
@@ -128,8 +130,8 @@ class Scanner:
         return found
 
     def newest_claim(self) -> FoundClaim | None:
-        """The last word on checkpoints. The newest segment that has a trailer has the newest one;
-        all headers and hints are read anyway."""
+        """The last word on checkpoints. The newest segment that has a trailer has the newest one (every
+        start erases what it discards); all headers and hints are read anyway."""
         claims = [claim for segment in self.segments.values() for claim in segment.claims]
         for ordinal in sorted(self.segments, reverse=True):
             trailers = self.trailers(ordinal)

@@ -134,7 +134,9 @@ class Space:
                 self.live_bytes += count
                 self.dead.discard(ordinal)
 
-    def release(self, position: int, span: int, tail: int) -> None:
+    def release(self, position: int, span: int, tail: int) -> bool:
+        """True if a closed segment died of it."""
+        died = False
         for ordinal, count in self._split(position, span):
             segment = self.in_use.get(ordinal)
             if segment is None:
@@ -148,6 +150,8 @@ class Space:
                 segment.dead_at = tail
                 self.dead.add(ordinal)
                 self._checkpoints_owed = 2
+                died = True
+        return died
 
     def _split(self, position: int, span: int) -> list[tuple[int, int]]:
         ordinal, offset = divmod(position, self.segment_bytes)

@@ -60,7 +60,7 @@ class Writer:
         self._probe = probe
         self._sync = sync
         self._last: Group | None = None
-        self._hinted_end = 0
+        self._hinted: Hint | None = None
         self._hint_turn = 0
 
     def run(self, on_progress: Callable[[], None] | None = None) -> None:
@@ -86,13 +86,15 @@ class Writer:
         """Note what is durable, and the checkpoints, beside the segment's header. Not synced: if it
         does not survive, only the proof that the last group was durable is missing."""
         last = self._last
-        if last is None or self.failure is not None or self._hinted_end == last.end:
+        if last is None or self.failure is not None:
             return
-        self._hinted_end = last.end
-        hint = encode_hint(Hint(last.incarnation, last.generation, last.end, self.checkpoints, last.index_last))
+        hint = Hint(last.incarnation, last.generation, last.end, self.checkpoints, last.index_last)
+        if hint == self._hinted:
+            return
+        self._hinted = hint
         self._hint_turn ^= 1
         try:
-            self._write(last.file, HINT_OFFSETS[self._hint_turn], [hint])
+            self._write(last.file, HINT_OFFSETS[self._hint_turn], [encode_hint(hint)])
         except JournalFailed as failure:
             self.failure = failure
 

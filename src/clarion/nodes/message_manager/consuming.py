@@ -52,10 +52,10 @@ class Consuming:
         session = self._host.sessions.get(command.session)
         try:
             destination = self._host.resolve(wanted["destination"])
-            if len(session.consumers) >= limits.CONSUMERS_PER_SESSION_MAX:
-                raise LimitReached(what="consumers of a session", limit=limits.CONSUMERS_PER_SESSION_MAX)
             if wanted["consumer"] in session.consumers:
                 raise BadArgument(argument="consumer", detail=f"{wanted['consumer']} is in use")
+            if len(session.consumers) >= limits.CONSUMERS_PER_SESSION_MAX:
+                raise LimitReached(what="consumers of a session", limit=limits.CONSUMERS_PER_SESSION_MAX)
             subscription = self._find_or_make(destination, wanted)
             consumer = Consumer(
                 session.identity,

@@ -77,6 +77,8 @@ class MessageManager:
         self.sessions = Sessions()
         self.cache = PageCache(settings.message_manager.read_cache_bytes)
         self.started_ms = 0
+        self._resolved: dict[str, Destination] = {}
+        """Texts that were checked before: parsing a name costs more than storing a small batch."""
 
     # --- start and stop -------------------------------------------------------------------------------
 
@@ -215,7 +217,11 @@ class MessageManager:
 
     def reply(self, session: int, request: int, result: object) -> None:
         """The answer to a request."""
-        self.send(session, frames.Type.REPLY, [frames.pack({"request": request, "result": result})])
+        payload = frames.pack({"request": request, "result": result})
+        if len(payload) > limits.FRAME_BYTES_MAX:
+            self.fail(session, request, LimitReached(what="bytes of one answer", limit=limits.FRAME_BYTES_MAX))
+        else:
+            self.send(session, frames.Type.REPLY, [payload])
 
     def fail(self, session: int, request: int, error: ClarionError) -> None:
         """The answer to a request that cannot be done."""
@@ -243,12 +249,16 @@ class MessageManager:
 
     def resolve(self, text: str) -> Destination:
         """The destination somebody named, created on first use. Raises `WrongKind`, `BadName`, `LimitReached`."""
+        known = self._resolved.get(text)
+        if known is not None and self.state.destinations.get(known.identity) is known:
+            return known
         kind, name = parse_destination(text)
-        found = self.state.find(name)
-        if found is None:
-            return self.create(kind or QUEUE, name)
+        found = self.state.find(name) or self.create(kind or QUEUE, name)
         if kind is not None and kind != found.kind:
             raise WrongKind(destination=name, kind=found.kind, wanted=kind)
+        if len(self._resolved) >= limits.DESTINATIONS_MAX:
+            self._resolved.clear()
+        self._resolved[text] = found
         return found
 
     def create(self, kind: str, name: str, quota_bytes: int | None = None) -> Destination:

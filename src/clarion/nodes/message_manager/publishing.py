@@ -171,7 +171,9 @@ class Publishing:
         """Let producers go on that wait for room: first come, first served, as many as fit."""
         if not self._waiting:
             return
-        room = self._host.journal.room() - limits.PRODUCER_WINDOW_BYTES // 16
+        # A little more than none, so that nobody is resumed for one batch; little also of a small journal.
+        margin = min(limits.PRODUCER_WINDOW_BYTES // 16, self._host.upkeep.capacity_bytes // 64)
+        room = self._host.journal.room() - margin
         budget = min(room, self._pending_bytes_max - self.pending_bytes)
         granted: dict[int, int] = {}
         for (identity, session), first in list(self._waiting.items()):

@@ -57,7 +57,7 @@ class Requests:
                 result = await work(arguments or {})
             except KeyError as error:
                 raise BadArgument(argument=str(error.args[0]), detail="it is missing") from None
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise RequestError(detail=str(error)) from None
         except ClarionError as error:
             self._host.fail(session, request, error)
@@ -65,7 +65,7 @@ class Requests:
             self._host.log.after(lambda: self._host.reply(session, request, result))
 
     def _find(self, arguments: Arguments) -> Destination:
-        _kind, name = parse_destination(arguments["destination"], system=True)
+        _kind, name = parse_destination(_text(arguments, "destination"), system=True)
         found = self._host.state.find(name)
         if found is None:
             raise NoSuchDestination(destination=name)
@@ -162,9 +162,9 @@ class Requests:
 
     async def _browse(self, arguments: Arguments) -> object:
         destination = self._find(arguments)
-        sequence = max(int(arguments.get("from") or 0), destination.floor(), 1)
-        messages = min(int(arguments.get("messages") or _BROWSE_MESSAGES), limits.BATCH_MESSAGES_MAX)
-        room = min(int(arguments.get("bytes") or _BROWSE_BYTES), _BROWSE_BYTES)
+        sequence = max(_number(arguments, "from", 0), destination.floor(), 1)
+        messages = min(_number(arguments, "messages", _BROWSE_MESSAGES), limits.BATCH_MESSAGES_MAX)
+        room = min(_number(arguments, "bytes", _BROWSE_BYTES), _BROWSE_BYTES)
         slices: list[object] = []
         while messages > 0 and room > 0 and sequence < destination.visible:
             run = self._wanted(destination, sequence)
@@ -180,6 +180,8 @@ class Requests:
                 continue
             first, batch = at
             stop = batch.fit(sequence - first, min(end - first, batch.count, sequence - first + messages), room)
+            if slices and batch.data_bytes(sequence - first, stop) > room:
+                break  # a large message comes alone, so that no reply is larger than a frame
             data = b"".join(batch.slice_parts(sequence - first, stop))
             slices.append((sequence, 1, False, data))
             messages -= first + stop - sequence
@@ -210,7 +212,7 @@ class Requests:
         ranges = [(int(first), int(end)) for first, end in arguments["ranges"]]
         if len(ranges) > limits.RANGES_PER_FRAME_MAX:
             raise BadArgument(argument="ranges", detail=f"at most {limits.RANGES_PER_FRAME_MAX}")
-        if not all(0 < first < end for first, end in ranges):
+        if not all(0 < first < end < 1 << 63 for first, end in ranges):
             raise BadArgument(argument="ranges", detail="a range is [first, end) with 0 < first < end")
         before = destination.depth()
         self._discard(destination, ranges)
@@ -221,11 +223,11 @@ class Requests:
         self._host.log.after(lambda: self._host.release(destination, ranges))
 
     async def _create(self, arguments: Arguments) -> object:
-        kind, name = parse_destination(arguments["destination"])
+        kind, name = parse_destination(_text(arguments, "destination"))
         if self._host.state.find(name) is not None:
             raise BadArgument(argument="destination", detail=f"{name} exists")
-        quota = arguments.get("quota_bytes")
-        return self._describe(self._host.create(kind or "queue", name, None if quota is None else int(quota)))
+        quota = _number(arguments, "quota_bytes", 0)
+        return self._describe(self._host.create(kind or "queue", name, quota or None))
 
     async def _drop(self, arguments: Arguments) -> object:
         destination = self._find(arguments)
@@ -244,8 +246,23 @@ class Requests:
 
     async def _unsubscribe(self, arguments: Arguments) -> object:
         destination = self._find(arguments)
-        self._host.consuming.delete_by_name(destination, arguments["subscription"])
+        self._host.consuming.delete_by_name(destination, _text(arguments, "subscription"))
         return None
+
+
+def _text(arguments: Arguments, name: str) -> str:
+    value = arguments[name]
+    if not isinstance(value, str):
+        raise BadArgument(argument=name, detail="it is not text")
+    return value
+
+
+def _number(arguments: Arguments, name: str, default: int) -> int:
+    """A count or a sequence; absent, nil and 0 are the default."""
+    value = arguments.get(name) or default
+    if not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise BadArgument(argument=name, detail="it is not a number from 0 to 2 to the power of 63")
+    return value
 
 
 def _describe_subscription(destination: Destination, subscription: Subscription) -> object:
