@@ -184,13 +184,22 @@ class Receiver:
 
     def _deliver(self, delivered: Slice) -> None:
         if self._state is State.ENDED:
-            # It crossed our UNSUBSCRIBE. Nobody has seen it; the wire has no other way to give it back.
-            end = delivered.first + Part(delivered, 1, 1).count
-            self._inbox.acknowledge(Type.REJECT, delivered.first, end)
+            self._give_back(delivered.first, delivered.first + Part(delivered, 1, 1).count)
             return
         self._inbox.deliver(delivered)
         if self._waiters:
             release(self._waiters)
+
+    def _give_back(self, first: int, end: int) -> None:
+        """A delivery crossed our UNSUBSCRIBE, and nobody has seen it: say so, or reject it if that is too late."""
+
+        def answered(_result: Any, error: ClarionError | None) -> None:
+            if error is not None:
+                self._inbox.acknowledge(Type.REJECT, first, end)
+
+        if self._session._attached:
+            request = {"consumer": self._number, "unseen": [(first, end)], "delete": False}
+            self._session._ask(Type.UNSUBSCRIBE, request, answered)
 
     def _turn(self) -> None:
         """Send credit and confirmations that have gathered."""

@@ -174,16 +174,14 @@ class Subscription:
         It is taken from whoever has it. Mostly that is its earlier life, whose end is not known here yet:
         left there, it would come back at that end, and be delivered again to somebody who holds it.
         """
-        claimed = Spans()
+        wanted, claimed = Spans(), Spans()
         for first, end in held:
             for gap_first, gap_end in self.confirmed.gaps(first, min(end, self.cursor)):
-                pieces = self.returned.take(gap_first, gap_end)
-                for other in self.consumers:
-                    taken = other.inflight.take(gap_first, gap_end)
-                    other.held -= sum(e - f for f, e, _ in taken)
-                    pieces += taken
-                for piece_first, piece_end, _ in pieces:
-                    claimed.put(piece_first, piece_end)
+                wanted.put(gap_first, gap_end)
+        if wanted:
+            _move(self.returned, wanted, claimed)
+            for other in self.consumers:
+                other.held -= _move(other.inflight, wanted, claimed)
         self.consumers.append(consumer)
         consumer.inflight = claimed
         consumer.held = claimed.total()
@@ -288,3 +286,12 @@ class Subscription:
         subscription.mark = mark
         subscription.counts = Spans([(first, end, count) for first, end, count in counts])
         return subscription
+
+
+def _move(source: Spans, wanted: Spans, target: Spans) -> int:
+    """Move what of `source` is wanted to `target`; how many. Costs what `source` has, not what is wanted."""
+    moved = [piece for first, end, _ in source for piece in wanted.overlap(first, end)]
+    for first, end, _ in moved:
+        source.take(first, end)
+        target.put(first, end)
+    return sum(end - first for first, end, _ in moved)

@@ -136,7 +136,10 @@ class MessageManager:
         self.state = State(self.journal.status().segment_bytes)
         self.publishing = Publishing(self)
         self.log = EntryLog(self.journal, self.state, self._committed)
-        self.reader = PageReader(self.journal, self.cache, self._loop)
+        durable = self.journal.on_durable
+        self.journal.on_durable = lambda position: self._guarded(durable, position)
+        self.journal.on_room = self.publishing.resume
+        self.reader = PageReader(self.journal, self.cache, self._loop, self._fault)
         self.delivery = Delivery(self)
         self.consuming = Consuming(self)
         self.upkeep = Upkeep(self)
@@ -204,11 +207,17 @@ class MessageManager:
         if handler is None:
             event(_log, ERROR, "unknown_command", type=command.type)
             return
+        self._guarded(handler, command)
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         try:
-            handler(command)
+            work(*arguments)
         except Exception as error:  # state may be half changed: stop, and recover what is durable
-            _log.exception("fault")
-            self._fail_stop(error if isinstance(error, ClarionError) else InternalFault(detail=repr(error)))
+            self._fault(error)
+
+    def _fault(self, error: BaseException) -> None:
+        _log.error("fault", exc_info=error)
+        self._fail_stop(error if isinstance(error, ClarionError) else InternalFault(detail=repr(error)))
 
     def send(self, session: int, kind: int, parts: Sequence[Buffer]) -> None:
         """To a session, wherever it is."""
@@ -294,7 +303,7 @@ class MessageManager:
 
     def soon(self, callback: Callable[[], None]) -> None:
         """After what is being done now."""
-        self._loop.call_soon(callback)
+        self._loop.call_soon(self._guarded, callback)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Work that takes its time; a fault in it stops the process rather than being swallowed."""
@@ -305,8 +314,7 @@ class MessageManager:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("fault", exc_info=error)
-            self._fail_stop(error if isinstance(error, ClarionError) else InternalFault(detail=repr(error)))
+            self._fault(error)
 
     def _committed(self) -> None:
         self.publishing.flush()

@@ -27,10 +27,17 @@ READERS = 2
 class PageReader:
     """Loads pages for whoever waits for them."""
 
-    def __init__(self, journal: Journal, cache: PageCache, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        cache: PageCache,
+        loop: asyncio.AbstractEventLoop,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
         self._journal = journal
         self._cache = cache
         self._loop = loop
+        self._on_fault = on_fault
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="clarion-read")
         self._loading: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -43,9 +50,14 @@ class PageReader:
             self._loading[key] = [then] if then else []
             task = self._loop.create_task(self._load(destination, page, key))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._done)
         elif then:
             waiting.append(then)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_fault(error)  # whoever waits for the page would wait for ever
 
     def ahead(self, destination: Destination, sequence: int) -> None:
         """Load the pages after the one that is being delivered."""

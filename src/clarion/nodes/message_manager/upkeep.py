@@ -38,6 +38,7 @@ class Upkeep:
     def __init__(self, host: MessageManager) -> None:
         self._host = host
         self._checkpointing = False
+        self._postponed = False
         self._compacting = False
         self._ticks = 0
         self.capacity_bytes = 0
@@ -84,12 +85,18 @@ class Upkeep:
         host.publishing.resume()
 
     def checkpoint(self) -> None:
-        """Begin a checkpoint now."""
+        """Begin a checkpoint now; without room for its first record, at a later step."""
         self._checkpointing = True
-        self._host.journal.checkpoint(self._host.state.dump(), self._checkpointed)
+        try:
+            self._host.journal.checkpoint(self._host.state.dump(), self._checkpointed)
+        except JournalFull as error:
+            self._checkpointing = False
+            if not self._postponed:
+                self._postponed = True
+                event(_log, WARNING, "checkpoint_postponed", reason=str(error))
 
     def _checkpointed(self) -> None:
-        self._checkpointing = False
+        self._checkpointing = self._postponed = False
         self._checkpoints.add()
 
     # --- compaction -----------------------------------------------------------------------------------
@@ -114,17 +121,20 @@ class Upkeep:
         if not host.reader.is_durable(page):
             return
         copy = await host.reader.read(destination.identity, page)
+        if host.state.destinations.get(destination.identity) is not destination:
+            return  # dropped meanwhile: its pages are given up by that
         if destination.pages.find(page.first) != page or not copy.batches:
             return
         head, body = encode_moved(destination.identity, page.first, list(zip(copy.firsts, copy.batches, strict=True)))
         location = host.journal.append(JournalKind.MOVED, head, body, reserve=True)
         host.journal.retain(location.position, location.span)
+        # At once, as in a replay: a checkpoint that begins after this record must not name the old place, because
+        # the replay that follows it does not see the record, and by then the old place may be used again.
+        destination.pages.move(page.first, location.position, location.span)
         durable = asyncio.get_running_loop().create_future()
 
         def moved() -> None:
-            old = destination.pages.move(page.first, location.position, location.span, expect=page)
-            given_up = location if old is None else old
-            host.journal.release(given_up.position, given_up.span if old is None else old.live)
+            host.journal.release(page.position, page.live)
             self._moved.add(location.span)
             if not durable.done():
                 durable.set_result(None)

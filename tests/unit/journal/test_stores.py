@@ -1,0 +1,114 @@
+"""Every store keeps the same promises; a directory keeps some more (A-03, A-05)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clarion import limits
+from clarion.errors import DirectoryInUse, NewerFormat, NoSpace
+from clarion.journal import FileStore, MemoryStore, Store
+from clarion.journal import directory as directories
+from clarion.testing.faulty_disk import FaultyDisk
+from clarion.testing.store_conformance import StoreConformance
+
+SMALL = limits.SEGMENT_BYTES_MIN
+
+
+class TestMemoryStore(StoreConformance):
+    def make(self, directory: Path) -> Store:
+        return MemoryStore(65_536)
+
+
+class TestFaultyDiskWithoutFaults(StoreConformance):
+    def make(self, directory: Path) -> Store:
+        return FaultyDisk(65_536)
+
+
+class TestFileStore(StoreConformance):
+    def make(self, directory: Path) -> Store:
+        return FileStore.open(directory / "journal", segment_bytes=SMALL)
+
+
+class TestMappedFileStore(StoreConformance):
+    def make(self, directory: Path) -> Store:
+        return FileStore.open(directory / "journal", durability="process", segment_bytes=SMALL)
+
+
+def test_a03_space_is_secured_when_a_store_opens(tmp_path: Path) -> None:
+    store = FileStore.open(tmp_path, segment_bytes=SMALL)
+    assert len(store.files()) + store.pending == limits.SEGMENTS_MIN
+    blocks = sum(file.stat().st_blocks * 512 for file in tmp_path.iterdir())
+    assert blocks >= limits.SEGMENTS_MIN * SMALL
+    while store.pending:
+        store.create()
+    assert len(store.files()) == limits.SEGMENTS_MIN
+    store.close()
+
+
+def test_a05_a_store_opens_again_with_its_content_and_size(tmp_path: Path) -> None:
+    store = FileStore.open(tmp_path, segment_bytes=2 * SMALL)
+    file = store.files()[0]
+    store.write(file, 100, [b"kept"])
+    store.close()
+    again = FileStore.open(tmp_path, segment_bytes=SMALL, durability="process")
+    assert again.segment_bytes == 2 * SMALL
+    assert again.read(file, 100, 4) == b"kept"
+    again.close()
+
+
+def test_a05_only_one_process_uses_a_directory(tmp_path: Path) -> None:
+    store = FileStore.open(tmp_path, segment_bytes=SMALL)
+    with pytest.raises(DirectoryInUse):
+        FileStore.open(tmp_path)
+    store.close()
+    FileStore.open(tmp_path).close()
+
+
+def test_a05_a_newer_format_is_refused_and_a_damaged_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FileStore.open(tmp_path, segment_bytes=SMALL).close()
+    (tmp_path / "format").write_bytes(b"\xffgarbage")
+    store = FileStore.open(tmp_path)
+    assert store.segment_bytes == SMALL
+    store.close()
+    monkeypatch.setattr(directories, "FORMAT_VERSION", 2)
+    directories.write_format(tmp_path, SMALL)
+    monkeypatch.undo()
+    with pytest.raises(NewerFormat):
+        FileStore.open(tmp_path)
+
+
+def test_a03_too_small_a_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tiny:
+        f_bavail = 100
+        f_frsize = 4096
+
+    monkeypatch.setattr("os.statvfs", lambda _path: Tiny())
+    with pytest.raises(NoSpace):
+        FileStore.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "expected"),
+    [(4 * limits.MIB, 512 * limits.KIB), (100 * limits.MIB, 2 * limits.MIB), (10 * limits.GIB, 16 * limits.MIB)],
+)
+def test_a03_segments_are_sized_by_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, expected: int
+) -> None:
+    class System:
+        f_bavail = free_bytes // 4096
+        f_frsize = 4096
+
+    monkeypatch.setattr("os.statvfs", lambda _path: System())
+    assert directories.segment_bytes_for(tmp_path, None, limits.JOURNAL_BYTES_MAX_DEFAULT) == expected
+
+
+def test_a03_copy_on_write_is_said(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\n/dev/b {tmp_path} btrfs rw 0 0\n")
+    assert "btrfs" in directories.copy_on_write_warnings(tmp_path / "x", mounts)[0]
+    mounts.write_text("/dev/a / ext4 rw 0 0\n")
+    assert directories.copy_on_write_warnings(tmp_path / "x", mounts) == []
