@@ -114,6 +114,10 @@ class Destination:
             heapq.heapify(self._floors)
         return removed
 
+    def has_consumers(self) -> bool:
+        """Is there anybody to deliver to?"""
+        return any(subscription.consumers for subscription in self.subscriptions.values())
+
     def find_subscription(self, name: str) -> Subscription | None:
         """By its name; plain ones have none."""
         return next((found for found in self.subscriptions.values() if name and found.name == name), None)

@@ -112,14 +112,12 @@ class Pages:
             at += 1
         return found
 
-    def move(self, first: int, position: int, span: int, expect: Page | None = None) -> Page | None:
-        """A page was copied elsewhere: its old row, or None if it was freed (or is not as expected)."""
+    def move(self, first: int, position: int, span: int) -> Page | None:
+        """A page was copied elsewhere: its old row, or None if it was freed."""
         at = self._at(first)
         if at is None or self._firsts[at] != first:
             return None
         old = self._row(at)
-        if expect is not None and old != expect:
-            return None
         self._positions[at] = position
         self._spans[at] = span
         self._lives[at] = span

@@ -43,6 +43,8 @@ class Delivery:
 
     def wake(self, destination: Destination) -> None:
         """Something changed: a message, a consumer, credit."""
+        if not destination.has_consumers():
+            return
         self._due[destination.identity] = destination
         if not self._scheduled:
             self._scheduled = True
@@ -73,7 +75,7 @@ class Delivery:
         for subscription in turn.marks:
             self._mark(destination, subscription)
         for damaged in turn.damaged:
-            self._host.spawn(self._give_up(destination, damaged))
+            self._host.spawn(self.give_up(destination, damaged))
         if turn.more:
             self.wake(destination)
 
@@ -109,7 +111,7 @@ class Delivery:
 
         self._host.log.after(durable)
 
-    async def _give_up(self, destination: Destination, damaged: Range) -> None:
+    async def give_up(self, destination: Destination, damaged: Range) -> None:
         """Look once more, then log that these messages are lost."""
         first, end = damaged
         page = destination.pages.find(first)

@@ -40,6 +40,8 @@ from clarion.wire import commands, frames
 from clarion.wire.batch import Buffer
 
 OpenJournal = Callable[[JournalOptions, Probe], tuple[Journal, Recovery]]
+_RESUME_S = 0.005
+"""Room that comes back is gathered for so long before producers that wait are told."""
 _log = logging.getLogger("clarion.mm")
 _PROBES = (
     ("journal.before_write", "a group is about to be written"),
@@ -77,6 +79,7 @@ class MessageManager:
         self.sessions = Sessions()
         self.cache = PageCache(settings.message_manager.read_cache_bytes)
         self.started_ms = 0
+        self._resuming = False
         self._resolved: dict[str, Destination] = {}
         """Texts that were checked before: parsing a name costs more than storing a small batch."""
 
@@ -288,6 +291,13 @@ class MessageManager:
         for page in destination.release(ranges):
             self.journal.release(page.position, page.live)
             self.cache.drop(destination.identity, page.first)
+        if self.publishing.waiting and not self._resuming:
+            self._resuming = True
+            self._loop.call_later(_RESUME_S, self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = False
+        self.publishing.resume()
 
     @property
     def batch_bytes_max(self) -> int:
@@ -318,4 +328,4 @@ class MessageManager:
 
     def _committed(self) -> None:
         self.publishing.flush()
-        self.upkeep.step()
+        self.upkeep.committed()

@@ -41,6 +41,7 @@ class Upkeep:
         self._postponed = False
         self._compacting = False
         self._ticks = 0
+        self._stepped_at = 0
         self.capacity_bytes = 0
         """What the journal could hold if it grew as far as the file system and its bound allow."""
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=RATE_TICKS)
@@ -74,9 +75,16 @@ class Upkeep:
         producers = sum(len(destination.producers) for destination in destinations)
         host.journal.checkpoint_estimate_bytes = 64 * rows + 64 * producers + 1024 * len(destinations) + 4096
 
+    def committed(self) -> None:
+        """After a commit: look after things whenever a part of a segment was written, not every time."""
+        journal = self._host.journal
+        if journal.tail - self._stepped_at >= self._host.state.segment_bytes // 8:
+            self.step()
+
     def step(self) -> None:
-        """After every commit, and now and then."""
+        """Begin what is due."""
         host = self._host
+        self._stepped_at = host.journal.tail
         if not self._checkpointing and host.journal.checkpoint_due:
             self.checkpoint()
         if not self._compacting and host.journal.compaction_victim() is not None:
@@ -123,7 +131,10 @@ class Upkeep:
         copy = await host.reader.read(destination.identity, page)
         if host.state.destinations.get(destination.identity) is not destination:
             return  # dropped meanwhile: its pages are given up by that
-        if destination.pages.find(page.first) != page or not copy.batches:
+        if destination.pages.find(page.first) != page:
+            return
+        if not copy.batches:  # nothing can be copied, and its segment would be chosen for ever
+            await host.delivery.give_up(destination, (page.first, page.end))
             return
         head, body = encode_moved(destination.identity, page.first, list(zip(copy.firsts, copy.batches, strict=True)))
         location = host.journal.append(JournalKind.MOVED, head, body, reserve=True)
