@@ -35,6 +35,10 @@ class Subscription(Protocol):
 class Bus(Protocol):
     """One endpoint. Everything is called on the event loop's thread."""
 
+    after_burst: Callable[[], None] | None
+    """Called when a burst of this endpoint's messages has been handed out: the moment to pass on, together,
+    what they led to."""
+
     @property
     def waiting_bytes(self) -> int:
         """What `publish` took and the transport has not yet."""

@@ -34,10 +34,11 @@ class _Entry:
 
 
 class _Receiver(_Entry):
-    __slots__ = ("callback",)
+    __slots__ = ("callback", "owner")
 
-    def __init__(self, callback: Receive, end: Callable[[], None]) -> None:
+    def __init__(self, owner: LoopbackBus, callback: Receive, end: Callable[[], None]) -> None:
         super().__init__(end)
+        self.owner = owner
         self.callback = callback
 
 
@@ -80,6 +81,7 @@ class LoopbackHub:
     def _hand_out(self) -> None:
         self._waking = False
         queue = self._queue
+        reached: dict[LoopbackBus, None] = {}
         for _ in range(len(queue)):
             item = queue.popleft()
             if not isinstance(item, tuple):
@@ -90,6 +92,10 @@ class LoopbackHub:
             for receiver in tuple(self.receivers.get(channel, ())):
                 if receiver.alive:
                     _guarded(receiver.callback, data)
+                    reached[receiver.owner] = None
+        for endpoint in reached:
+            if endpoint.after_burst is not None:
+                _guarded(endpoint.after_burst)
 
 
 class LoopbackBus:
@@ -100,6 +106,7 @@ class LoopbackBus:
         self._entries: set[_Entry] = set()
         self._closed = False
         self.waiting_bytes = 0
+        self.after_burst: Callable[[], None] | None = None
 
     def publish(self, channel: str, data: bytes) -> None:
         if not self._closed:
@@ -115,7 +122,7 @@ class LoopbackBus:
             if not receivers[channel]:
                 del receivers[channel]
 
-        receiver = _Receiver(callback, end)
+        receiver = _Receiver(self, callback, end)
         receivers.setdefault(channel, []).append(receiver)
         self._entries.add(receiver)
         return receiver

@@ -71,6 +71,7 @@ class ZenohBus:
         self._outbox: SimpleQueue[tuple[str, bytes] | Callable[[], None] | None] = SimpleQueue()
         self._out_published = 0
         self._out_sent = 0
+        self.after_burst: Callable[[], None] | None = None
         self._inbox: deque[_Item] = deque()
         self._inbox_bytes = 0
         self._room = threading.Condition()
@@ -145,6 +146,8 @@ class ZenohBus:
                     callback(*arguments)
                 except Exception:
                     _log.exception("a callback of the bus failed")
+        if self.after_burst is not None:
+            self.after_burst()
 
     # --- declaring ------------------------------------------------------------------------------------
 

@@ -126,7 +126,10 @@ class Spans:
     def cut_below(self, floor: int) -> None:
         """Forget everything below `floor`."""
         if self._firsts and self._firsts[0] < floor:
-            self.take(self._firsts[0], floor)
+            if floor < self._ends[0]:  # the usual case: the floor moves within the oldest span
+                self._firsts[0] = floor
+            else:
+                self.take(self._firsts[0], floor)
 
     def clear(self) -> None:
         """Remove everything."""

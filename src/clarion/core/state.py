@@ -41,9 +41,7 @@ class State:
         self.applied = index
         match kind:
             case Kind.PUBLISH:
-                publish = entries.Publish.decode(head)
-                if (destination := self._due(publish.destination, index)) is not None:
-                    destination.apply_publish(publish, position, span)
+                self.apply_publish(index, entries.Publish.decode(head), position, span)
             case Kind.CONFIRM | Kind.RETURN | Kind.DISCARD:
                 self._apply_ranges(index, kind, entries.Ranges.decode(head))
             case Kind.MARK:
@@ -77,6 +75,12 @@ class State:
                         destination.producers.close(int.from_bytes(closed.producer, "big"))
             case _:
                 raise AssertionError(f"entry {index} has the unknown kind {kind}")
+
+    def apply_publish(self, index: int, entry: entries.Publish, position: int, span: int) -> None:
+        """`apply` for the entry that is most frequent, already decoded."""
+        self.applied = index
+        if (destination := self._due(entry.destination, index)) is not None:
+            destination.apply_publish(entry, position, span)
 
     def _due(self, identity: int, index: int) -> Destination | None:
         """The destination of an entry, unless it is gone or already reflects the entry."""

@@ -54,6 +54,8 @@ class FileStore:
         self._descriptors: dict[int, int] = {}
         self._maps: dict[int, mmap.mmap] = {}
         self._pending: list[int] = []
+        self._missing: list[int] = []
+        """Numbers without a file: files are never removed, so somebody else did."""
         self._next = 0
 
     @classmethod
@@ -109,6 +111,8 @@ class FileStore:
                 self._pending.append(number)
             else:
                 self._open_file(number, self._name(number))
+        self._missing = sorted(set(range(self._next)) - self._descriptors.keys() - set(self._pending))
+        self.warnings += [f"{self._name(number).name} is missing; what it held is lost" for number in self._missing]
 
     def _secure_minimum(self) -> None:
         """A journal has its smallest size from the start, or does not start."""
@@ -202,7 +206,7 @@ class FileStore:
 
     def _secure(self) -> int:
         """A file with its space, not yet written."""
-        number = self._next
+        number = self._missing[0] if self._missing else self._next
         path = self.path / f"{number:08}{PENDING_SUFFIX}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -212,7 +216,10 @@ class FileStore:
             raise
         finally:
             os.close(descriptor)
-        self._next = number + 1
+        if self._missing:
+            del self._missing[0]
+        else:
+            self._next = number + 1
         return number
 
     def _open_file(self, number: int, path: Path) -> None:

@@ -171,6 +171,11 @@ class Journal:
             self._committer.schedule(self._flush)
         return location
 
+    def flush(self) -> None:
+        """Give the writer now what was appended, instead of after this turn of the loop."""
+        if self._flush_scheduled:
+            self._flush()
+
     def _flush(self) -> None:
         """Give the writer what has gathered, unless it is better to gather more."""
         self._flush_scheduled = False

@@ -56,6 +56,7 @@ class ClientManager:
         self.settings = settings.client_manager
         self.now_ms = clock or self._loop_ms
         self.relay = Relay(bus, identity, registry, self.now_ms, self.settings.answer_ms)
+        bus.after_burst = self._flush
         self.sweeper = Sweeper(self.loop, self.now_ms, self.relay.sweep)
         self.address = parse_address(self.settings.listen)
         """Where it listens; with the real port once started."""

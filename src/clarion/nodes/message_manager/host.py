@@ -21,7 +21,7 @@ from clarion.core.destination import QUEUE, Destination
 from clarion.core.entries import Create, Kind, decode_moved
 from clarion.core.state import State
 from clarion.core.subscription import Range
-from clarion.errors import ClarionError, InternalFault, LimitReached, WrongKind
+from clarion.errors import ClarionError, ConfigurationError, InternalFault, JournalError, LimitReached, WrongKind
 from clarion.instruments import Registry
 from clarion.journal import FileStore, Journal, JournalOptions, Probe, Recovery, ThreadCommitter
 from clarion.journal import Kind as JournalKind
@@ -100,6 +100,7 @@ class MessageManager:
         for destination in self.state.destinations.values():
             self.release(destination, [(1, destination.tail)])
         self.upkeep.measure()
+        self.bus.after_burst = self.journal.flush
         group = self.settings.message_manager.group
         self._subscriptions = [
             self.bus.subscribe(commands.group_channel(group), self._receive),
@@ -127,13 +128,23 @@ class MessageManager:
         return recovery
 
     def _open_files(self, options: JournalOptions, probe: Probe) -> tuple[Journal, Recovery]:
-        store = FileStore.open(
-            self.settings.node.data_path / "journal",
-            durability=options.durability,
-            segment_bytes=options.segment_bytes,
-            bytes_max=options.bytes_max,
-        )
-        return Journal.open(store, options, ThreadCommitter(self._loop), probe=probe)
+        path = self.settings.node.data_path / "journal"
+        try:
+            store = FileStore.open(
+                path,
+                durability=options.durability,
+                segment_bytes=options.segment_bytes,
+                bytes_max=options.bytes_max,
+            )
+            try:
+                return Journal.open(store, options, ThreadCommitter(self._loop), probe=probe)
+            except BaseException:
+                store.close()
+                raise
+        except (NotADirectoryError, FileExistsError) as error:
+            raise ConfigurationError(detail=f"the data directory {path}: {error.strerror}") from error
+        except OSError as error:
+            raise JournalError(detail=f"{path}: {error.strerror or error}") from error
 
     def _build(self) -> None:
         self.state = State(self.journal.status().segment_bytes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from clarion.core.entries import Kind, Publish
 from clarion.core.state import State
 from clarion.journal import Journal
 from clarion.wire.batch import Buffer
@@ -30,11 +31,18 @@ class EntryLog:
         self._last = -1
         journal.on_durable = self._durable
 
-    def write(self, kind: int, head: bytes, body: Buffer = b"", *, reserve: bool = True) -> tuple[int, int]:
+    def write(self, kind: int, head: bytes) -> tuple[int, int]:
         """Append and apply one entry: (position, span). Raises `JournalFull` and changes nothing then."""
-        location = self._journal.append(kind, head, body, reserve=reserve)
+        location = self._journal.append(kind, head, reserve=True)
         self._last = location.position
         self._state.apply(location.index, kind, head, location.position, location.span)
+        return location.position, location.span
+
+    def publish(self, entry: Publish, batch: Buffer) -> tuple[int, int]:
+        """`write` of a batch: it may not enter the reserve."""
+        location = self._journal.append(Kind.PUBLISH, entry.encode(), batch)
+        self._last = location.position
+        self._state.apply_publish(location.index, entry, location.position, location.span)
         return location.position, location.span
 
     def after(self, effect: Effect) -> None:

@@ -90,7 +90,7 @@ class Publishing:
             self._before()
             entry = Publish(destination.identity, batch.count, destination.tail, floor, batch.first_id)
             try:
-                position, span = self._host.log.write(Kind.PUBLISH, entry.encode(), batch.buffer, reserve=False)
+                position, span = self._host.log.publish(entry, batch.buffer)
             except JournalFull:
                 reason = "persistent memory is full"
             else:
