@@ -77,11 +77,12 @@ async def _publish(url: str, name: str, count: int, *, singly: bool) -> float:
             left = iter(range(count))
 
             async def one() -> None:
-                for _ in left:
-                    await session.send(name, BODY)
+                async with connection.session() as own:
+                    for _ in left:
+                        await own.send(name, BODY)
 
-            # Tasks that each wait for their own confirmation: every message is a batch of its own or nearly so.
-            await asyncio.gather(*(one() for _ in range(256)))
+            # Each session waits for its confirmation before it sends again: every message is a batch of its own.
+            await asyncio.gather(*(one() for _ in range(128)))
         else:
             for sent in range(0, count, _TURN):
                 for _ in range(min(_TURN, count - sent)):
@@ -107,10 +108,10 @@ async def _drain(url: str, name: str, count: int) -> float:
         return count / (time.perf_counter() - began)
 
 
-async def _live(url: str, name: str, count: int) -> float:
+async def _live(url: str, name: str, count: int, *, singly: bool = False) -> float:
     """Published, delivered and confirmed at the same time: messages a second."""
     began = time.perf_counter()
-    await asyncio.gather(_publish(url, name, count, singly=False), _drain(url, name, count))
+    await asyncio.gather(_publish(url, name, count, singly=singly), _drain(url, name, count))
     return count / (time.perf_counter() - began)
 
 
@@ -155,7 +156,7 @@ def measure_backlog(messages: int, *, singly: bool) -> Scale:
         def watch() -> None:
             seen.memory_bytes_max = max(seen.memory_bytes_max, memory_bytes(server.pid))
 
-        seen.live_per_s = _run(_live(server.url, "live", sample))
+        seen.live_per_s = _run(_live(server.url, "live", sample, singly=singly))
         seen.publish_empty_per_s = _run(_publish(server.url, "backlog", sample, singly=singly))
         rest = messages - 2 * sample
         for part in range(0, rest, sample):
