@@ -233,11 +233,12 @@ class Requests:
         destination = self._find(arguments)
         if any(subscription.consumers for subscription in destination.subscriptions.values()):
             raise BadArgument(argument="destination", detail=f"{destination} has consumers")
-        pages = list(destination.pages)
         self._host.log.write(Kind.DROP, Drop(destination.identity).encode())
 
         def durable() -> None:
-            for page in pages:
+            # What there is now: effects of entries before this one have freed pages meanwhile, or moved them.
+            for page in list(destination.pages):
+                destination.pages.free(page)
                 self._host.journal.release(page.position, page.live)
                 self._host.cache.drop(destination.identity, page.first)
 

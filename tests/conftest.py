@@ -1,0 +1,60 @@
+"""Fixtures of tests that need real servers: one broker per topology for all of them, or one of a test's own."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.topologies import TOPOLOGIES, Split, Topology
+
+
+@pytest.fixture(scope="session", params=list(TOPOLOGIES))
+def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
+    """One broker in each topology, for every test that does not harm it."""
+    topology = TOPOLOGIES[request.param](tmp_path_factory.mktemp(request.param))
+    try:
+        topology.start()
+        yield topology
+    finally:
+        topology.kill()
+
+
+@pytest.fixture
+def server(shared_server: Topology) -> Iterator[Topology]:
+    """The shared broker; whatever a test did, it must be well afterwards."""
+    shared_server.check_alive()
+    yield shared_server
+    shared_server.check_alive()
+
+
+@pytest.fixture(params=list(TOPOLOGIES))
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topology]:
+    """A broker that the test may kill."""
+    topology = TOPOLOGIES[request.param](tmp_path)
+    try:
+        topology.start()
+        yield topology
+    finally:
+        topology.kill()
+
+
+@pytest.fixture
+def split_server(tmp_path: Path) -> Iterator[Split]:
+    """A client manager and a message manager of the test's own."""
+    topology = Split(tmp_path)
+    try:
+        topology.start()
+        yield topology
+    finally:
+        topology.kill()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A destination that no other test uses."""
+    test = re.sub(r"\W+", "-", request.node.name)[:100].strip("-")
+    return f"{test}-{uuid.uuid4().hex[:8]}"

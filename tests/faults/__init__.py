@@ -1,0 +1,1 @@
+"""Faults on purpose: kills, failing disks, flipped bits, full file systems, starts that cannot succeed."""

@@ -1,0 +1,1 @@
+"""What earlier versions wrote and said, kept byte by byte: later ones must understand it."""

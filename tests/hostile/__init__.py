@@ -1,0 +1,1 @@
+"""Hostile input against real servers: whatever comes over a socket costs at most that socket."""

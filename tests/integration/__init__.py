@@ -1,0 +1,1 @@
+"""User-visible behaviour, through the real client, of real server processes in every topology."""
