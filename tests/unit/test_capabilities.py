@@ -36,7 +36,7 @@ def test_what_is_done_names_tests_that_exist_and_a_page_that_exists() -> None:
         assert named, f"{row} names no test"
         assert set(named) <= known, f"{row} names tests that do not exist: {set(named) - known}"
         assert links, f"{row} names no page"
-        assert all((ROOT / "docs" / link).exists() for link in links), f"{row} names a page that does not exist: {links}"
+        assert all((ROOT / "docs" / link).exists() for link in links), f"{row} names no page that exists: {links}"
 
 
 def test_what_comes_later_says_with_which_step() -> None:

@@ -168,9 +168,7 @@ class Appender:
         self.file = segment.file
         self.base = ordinal * self._segment_bytes
         self.offset = self.group_offset = SEGMENT_HEADER_BYTES
-        self.page = header_page(
-            SegmentHeader(self.incarnation, self._segment_bytes, ordinal, self._space.checkpoints)
-        )
+        self.page = header_page(SegmentHeader(self.incarnation, self._segment_bytes, ordinal, self._space.checkpoints))
         self.space_changed()
         self.on_shortage()
 

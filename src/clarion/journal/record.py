@@ -108,9 +108,7 @@ def parse(data: memoryview, offset: int, generation: int) -> Raw | None:
     limit = len(data)
     if offset + HEADER_BYTES > limit:
         return None
-    checksum, magic, kind, _flags, found, incarnation, head_bytes, body_bytes, index = _HEADER.unpack_from(
-        data, offset
-    )
+    checksum, magic, kind, _flags, found, incarnation, head_bytes, body_bytes, index = _HEADER.unpack_from(data, offset)
     if magic != MAGIC or found != generation:
         return None
     head_from = offset + HEADER_BYTES

@@ -49,6 +49,4 @@ def make_durable(store: Store, writer: Writer, recovered: Recovered, *, sync: bo
 
 
 def _page(recovered: Recovered, segment: FoundSegment, segment_bytes: int) -> bytes:
-    return header_page(
-        SegmentHeader(segment.incarnation, segment_bytes, segment.ordinal, recovered.checkpoints)
-    )
+    return header_page(SegmentHeader(segment.incarnation, segment_bytes, segment.ordinal, recovered.checkpoints))

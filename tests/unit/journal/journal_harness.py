@@ -65,8 +65,7 @@ def open_owner(store: Store, probe: Probe | None = None, **options: int | str) -
     made = JournalOptions(**options)  # type: ignore[arg-type]
     journal, recovery = Journal.open(store, made, committer, probe)
     entries = [
-        (record.index, record.head, None if record.body is None else bytes(record.body))
-        for record in recovery.records
+        (record.index, record.head, None if record.body is None else bytes(record.body)) for record in recovery.records
     ]
     found = Found(recovery.checkpoint_parts, entries, recovery.lost, recovery)
     owner = Owner(journal, committer, found)

@@ -54,9 +54,7 @@ def test_a05_one_flipped_bit_is_always_seen(head: bytes, body: bytes, data: st.D
 
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=80)), max_size=12), st.integers(0, 2**32))
-def test_a05_salvage_finds_every_whole_record_among_rubbish(
-    records: list[tuple[bytes, bytes]], seed: int
-) -> None:
+def test_a05_salvage_finds_every_whole_record_among_rubbish(records: list[tuple[bytes, bytes]], seed: int) -> None:
     rng = Random(seed)
     data = bytearray()
     places = []
