@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Arguments = dict[str, Any]
 _BROWSE_MESSAGES = 1_000
 _BROWSE_BYTES = limits.MIB
+_DESCRIPTION_BYTES = 512
+"""What a destination or subscription takes in an answer, at most, with a name of the usual length."""
 
 
 class Requests:
@@ -142,9 +144,20 @@ class Requests:
             if not subscription.confirmed.covers(sequence, sequence + 1)
         ]
 
-    async def _destinations(self, _arguments: Arguments) -> object:
+    async def _destinations(self, arguments: Arguments) -> object:
+        """As many as an answer holds, in the order of their names, after the one that is named."""
+        after = arguments.get("after") or ""
         found = sorted(self._host.state.destinations.values(), key=lambda destination: destination.name)
-        return [self._describe(destination) for destination in found]
+        listed: list[object] = []
+        room = limits.FRAME_BYTES_MAX // 2
+        for destination in found:
+            if destination.name <= after:
+                continue
+            room -= _DESCRIPTION_BYTES * (1 + len(destination.subscriptions))
+            if listed and room < 0:
+                break
+            listed.append(self._describe(destination))
+        return listed
 
     def _describe(self, destination: Destination) -> object:
         return {
