@@ -70,7 +70,7 @@ def _holder(holder: dict[str, Any]) -> str:
 def destinations(url: Url = URL_DEFAULT, json: Json = False) -> None:
     """List queues and topics, and the subscriptions of topics."""
     result: list[dict[str, Any]] = []
-    while page := request(url, "destinations", {"after": result[-1]["name"] if result else None}):
+    while page := request(url, "destinations", after=result[-1]["name"] if result else None):
         result += page
     if json:
         show.json(result)
