@@ -81,6 +81,8 @@ class Script:
             self._acknowledge(client, topic, self.profile.topic_confirmed)
             if number % 5 == 4:
                 await self._checkpoint(client)
+            elif number % 3:
+                await self._upkeep(client)
         await client.settled()
         await client.drain(queue, topic)
         assert not client.errors, client.errors
@@ -106,6 +108,14 @@ class Script:
             manager.upkeep.checkpoint()
         # Nothing arrives when it is complete; a question and its answer give the loop its turns.
         while manager.count("mm.checkpoints") == before:
+            await client.request("destinations")
+        await self._upkeep(client)
+
+    async def _upkeep(self, client: Client) -> None:
+        """Upkeep is part of the script: otherwise it would come when the clock says so."""
+        upkeep = client.broker.manager.upkeep
+        upkeep.step()
+        while upkeep._compacting or upkeep._checkpointing:
             await client.request("destinations")
 
 
