@@ -23,6 +23,7 @@ from clarion import ids
 from clarion.core.entries import Publish
 from clarion.core.pages import Page, Pages
 from clarion.core.producers import Producers
+from clarion.core.spans import Spans
 from clarion.core.subscription import Range, Subscription
 
 QUEUE, TOPIC = "queue", "topic"
@@ -146,13 +147,41 @@ class Destination:
             if end <= floor:
                 continue
             for page in self.pages.overlapping(max(first, floor), end):
-                if page.end <= self.visible and self._all_confirmed(page):
+                if page.end <= self.visible and self.is_confirmed(page.first, page.end):
                     self.pages.free(page)
                     freed.append(page)
         return freed
 
-    def _all_confirmed(self, page: Page) -> bool:
-        return all(subscription.confirmed.covers(page.first, page.end) for subscription in self.subscriptions.values())
+    def is_confirmed(self, first: int, end: int) -> bool:
+        """Has every subscription confirmed all of [first, end)?"""
+        return all(subscription.confirmed.covers(first, end) for subscription in self.subscriptions.values())
+
+    def owed(self, first: int, end: int) -> list[Range]:
+        """The runs of [first, end) that some subscription has not confirmed."""
+        runs = Spans()
+        for subscription in self.subscriptions.values():
+            for gap_first, gap_end in subscription.confirmed.gaps(first, end):
+                runs.put(gap_first, gap_end)
+        return [(run_first, run_end) for run_first, run_end, _ in runs]
+
+    def refine(self) -> list[tuple[int, int]]:
+        """Count only what is still owed of pages that are partly confirmed: (position, bytes) that live no more.
+
+        A few messages that nobody confirms would otherwise hold whole pages. So counted, compaction sees how
+        little their segments hold, and moves just the messages that are still owed.
+        """
+        floor = self.floor()
+        subscriptions = self.subscriptions.values()
+        reached = max((subscription.cursor for subscription in subscriptions), default=floor)
+        gone: list[tuple[int, int]] = []
+        for page in self.pages.overlapping(floor, reached):
+            total = page.end - page.first
+            owed = sum(total - subscription.confirmed.count(page.first, page.end) for subscription in subscriptions)
+            live = max(1, page.span * owed // total)
+            if live < page.live:
+                self.pages.shrink(page, live)
+                gone.append((page.position, page.live - live))
+        return gone
 
     def depth(self) -> int:
         """Messages that some subscription has not confirmed (the most of any of them)."""

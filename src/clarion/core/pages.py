@@ -124,6 +124,13 @@ class Pages:
         self.bytes_live += span - old.live
         return old
 
+    def shrink(self, page: Page, live: int) -> None:
+        """Less of a page is needed than it was: what counts as live, at least one byte."""
+        at = self._at(page.first)
+        if at is not None and 0 < live < self._lives[at]:
+            self.bytes_live -= self._lives[at] - live
+            self._lives[at] = live
+
     def free(self, page: Page) -> None:
         """Nobody needs this page any more."""
         at = self._at(page.first)

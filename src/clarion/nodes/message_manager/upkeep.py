@@ -71,6 +71,10 @@ class Upkeep:
             possible = journal.bytes_total + free.f_bavail * free.f_frsize
             self.capacity_bytes = max(journal.bytes_total, min(settings.journal.bytes_max, possible))
         destinations = host.state.destinations.values()
+        if host.publishing.waiting or journal.room < 2 * journal.segment_bytes:
+            for destination in destinations:
+                for position, size in destination.refine():
+                    host.journal.release(position, size)
         rows = sum(len(destination.pages) for destination in destinations)
         producers = sum(len(destination.producers) for destination in destinations)
         host.journal.checkpoint_estimate_bytes = 64 * rows + 64 * producers + 1024 * len(destinations) + 4096
@@ -136,7 +140,14 @@ class Upkeep:
         if not copy.batches:  # nothing can be copied, and its segment would be chosen for ever
             await host.delivery.give_up(destination, (page.first, page.end))
             return
-        head, body = encode_moved(destination.identity, page.first, list(zip(copy.firsts, copy.batches, strict=True)))
+        owed = [
+            (run_first, batch.sliced(run_first - first, run_end - first))
+            for first, batch in zip(copy.firsts, copy.batches, strict=True)
+            for run_first, run_end in destination.owed(first, first + batch.count)
+        ]
+        if not owed:
+            return  # its last confirmation is on its way to the disk, and frees the page
+        head, body = encode_moved(destination.identity, page.first, owed)
         location = host.journal.append(JournalKind.MOVED, head, body, reserve=True)
         host.journal.retain(location.position, location.span)
         # At once, as in a replay: a checkpoint that begins after this record must not name the old place, because
