@@ -409,6 +409,13 @@ class Client:
                 lambda: self.idle or (bool(self.refused) and any(h.open for h in self._consumers.values()))
             )
 
+    async def upkeep(self) -> None:
+        """Upkeep as a step of a script: otherwise it would come when the clock says so."""
+        upkeep = self.broker.manager.upkeep
+        upkeep.step()
+        while upkeep._compacting or upkeep._checkpointing:
+            await self.request("destinations")
+
     async def drain(self, queue: Held, topic: Held) -> None:
         """Until everything that is stored has been received: a last message of each destination comes last."""
         self.story.sentinels += 1

@@ -55,6 +55,7 @@ async def _fill_and_compact(data: Path, disturbance: str) -> None:
         await client.settled()
         client.confirm(queue, list(queue.open))
         await client.settled()
+        await client.upkeep()
         if disturbance == "checkpoint" and disturbed():
             break
     async with asyncio.timeout(WAIT_S):

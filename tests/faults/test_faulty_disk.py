@@ -82,7 +82,7 @@ class Script:
             if number % 5 == 4:
                 await self._checkpoint(client)
             elif number % 3:
-                await self._upkeep(client)
+                await client.upkeep()
         await client.settled()
         await client.drain(queue, topic)
         assert not client.errors, client.errors
@@ -109,14 +109,7 @@ class Script:
         # Nothing arrives when it is complete; a question and its answer give the loop its turns.
         while manager.count("mm.checkpoints") == before:
             await client.request("destinations")
-        await self._upkeep(client)
-
-    async def _upkeep(self, client: Client) -> None:
-        """Upkeep is part of the script: otherwise it would come when the clock says so."""
-        upkeep = client.broker.manager.upkeep
-        upkeep.step()
-        while upkeep._compacting or upkeep._checkpointing:
-            await client.request("destinations")
+        await client.upkeep()
 
 
 @dataclass
