@@ -164,7 +164,7 @@ class Journal:
         """
         if self._error is not None:
             raise self._error
-        claim = Claim.UPKEEP if kind == Kind.MOVED else Claim.RESERVE if reserve else Claim.PRODUCER
+        claim = Claim.COMPACTION if kind == Kind.MOVED else Claim.RESERVE if reserve else Claim.PRODUCER
         location = self._log.place(kind, head, body, claim)
         if not self._flush_scheduled:
             self._flush_scheduled = True

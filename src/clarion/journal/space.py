@@ -6,7 +6,7 @@ Guarantees
        not bring back the need for it.
     2. Producers never enter the reserve: two checkpoints, one segment for compaction, and a margin
        for confirmations, outcomes and administration. Confirmations never enter what checkpoints
-       and compaction need, so that freeing space is always possible.
+       and compaction need, nor compaction what checkpoints need, so that freeing space is always possible.
 
 Rules
     1. Pure: it decides; the journal acts.
@@ -37,7 +37,8 @@ class Claim(enum.IntEnum):
 
     PRODUCER = 0
     RESERVE = 1
-    UPKEEP = 2
+    COMPACTION = 2
+    UPKEEP = 3
 
 
 @dataclass(slots=True)
@@ -177,8 +178,12 @@ class Space:
         self._set_reserve()
 
     def _set_reserve(self) -> None:
-        upkeep = 2 * max(self._estimate_bytes, self._checkpoint_bytes) + COMPACTION_SEGMENTS * self.usable_bytes
-        self._kept_bytes = (upkeep + MARGIN_SEGMENTS * self.usable_bytes, upkeep, 0)
+        checkpoints = 2 * max(self._estimate_bytes, self._checkpoint_bytes)
+        upkeep = checkpoints + COMPACTION_SEGMENTS * self.usable_bytes
+        # What compaction gives up is free only after two checkpoints: it must leave room for them, or the first
+        # journal that fills up with copies would never be able to use the originals' space again.
+        compaction = checkpoints + self.usable_bytes // 2
+        self._kept_bytes = (upkeep + MARGIN_SEGMENTS * self.usable_bytes, upkeep, compaction, 0)
 
     @property
     def reserve_bytes(self) -> int:
