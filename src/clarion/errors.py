@@ -186,11 +186,6 @@ class BadArgument(RequestError):
     text = "{argument}: {detail}"
 
 
-class NotAllowed(RequestError):
-    code = "CLN-211"
-    text = "not allowed: {detail}"
-
-
 class UnknownVerb(RequestError):
     code = "CLN-212"
     text = "there is no command {verb}"
@@ -199,11 +194,6 @@ class UnknownVerb(RequestError):
 class SessionClosed(RequestError):
     code = "CLN-213"
     text = "the session is closed"
-
-
-class MessagesLost(RequestError):
-    code = "CLN-214"
-    text = "{count} messages of {destination} from sequence {first} were damaged on disk and are lost"
 
 
 class NotReady(RequestError):

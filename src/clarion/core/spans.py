@@ -119,10 +119,6 @@ class Spans:
         for piece_first, piece_end, value in list(self.pieces(first, end, default)):
             self.put(piece_first, piece_end, change(value))
 
-    def pop_first(self) -> tuple[int, int, int]:
-        """Remove the lowest span."""
-        return self._firsts.pop(0), self._ends.pop(0), self._values.pop(0)
-
     def cut_below(self, floor: int) -> None:
         """Forget everything below `floor`."""
         if self._firsts and self._firsts[0] < floor:

@@ -31,15 +31,14 @@ class EntryLog:
         self._last = -1
         journal.on_durable = self._durable
 
-    def write(self, kind: int, head: bytes) -> tuple[int, int]:
-        """Append and apply one entry: (position, span). Raises `JournalFull` and changes nothing then."""
+    def write(self, kind: int, head: bytes) -> None:
+        """Append and apply one entry. Raises `JournalFull` and changes nothing then."""
         location = self._journal.append(kind, head, reserve=True)
         self._last = location.position
         self._state.apply(location.index, kind, head, location.position, location.span)
-        return location.position, location.span
 
     def publish(self, entry: Publish, batch: Buffer) -> tuple[int, int]:
-        """`write` of a batch: it may not enter the reserve."""
+        """`write` of a batch, which may not enter the reserve: (position, span)."""
         location = self._journal.append(Kind.PUBLISH, entry.encode(), batch)
         self._last = location.position
         self._state.apply_publish(location.index, entry, location.position, location.span)

@@ -244,7 +244,7 @@ class Requests:
 
     async def _drop(self, arguments: Arguments) -> object:
         destination = self._find(arguments)
-        if any(subscription.consumers for subscription in destination.subscriptions.values()):
+        if destination.has_consumers():
             raise BadArgument(argument="destination", detail=f"{destination} has consumers")
         self._host.log.write(Kind.DROP, Drop(destination.identity).encode())
 
