@@ -201,6 +201,36 @@ class NotReady(RequestError):
     text = "the message manager is not ready: {detail}"
 
 
+class BadSelector(RequestError):
+    code = "CLN-216"
+    text = "the selector {selector!r} is wrong at column {column}: {detail}"
+
+
+class BadPattern(RequestError):
+    code = "CLN-217"
+    text = "{pattern!r} is not a pattern: {detail}"
+
+
+class TransactionRolledBack(RequestError):
+    code = "CLN-218"
+    text = "the transaction was rolled back: {reason}"
+
+
+class NoSuchHandle(RequestError):
+    code = "CLN-219"
+    text = "there is no prepared transaction {handle}: it was resolved, or has expired"
+
+
+class NoReply(RequestError):
+    code = "CLN-220"
+    text = "no reply from {destination} within {limit_ms} ms"
+
+
+class NoSuchStream(RequestError):
+    code = "CLN-221"
+    text = "there is no large body {stream} at {destination}"
+
+
 # --- CLN-3xx: persistent memory -----------------------------------------------------------------
 
 

@@ -19,6 +19,12 @@ PROPERTIES_MAX = 256
 """Properties of one message."""
 PRIORITY_MAX = 9
 PRIORITY_DEFAULT = 4
+SELECTOR_BYTES_MAX = 8 * KIB
+"""The text of a selector, in UTF-8."""
+SELECTOR_DEPTH_MAX = 64
+"""How deep parentheses, NOT and signs nest in a selector."""
+SELECTORS_CACHED_MAX = 256
+"""Compiled selectors that a process remembers by their text."""
 
 # --- batches and frames ---------------------------------------------------------------------------
 BATCH_BYTES_MAX = 4 * MIB
@@ -33,6 +39,25 @@ DELIVER_BYTES_TARGET = 256 * KIB
 """One delivery frame carries at most this, except when a single batch slice is larger."""
 RANGES_PER_FRAME_MAX = 1_024
 """Ranges in one confirmation; a client with more sends several."""
+
+# --- large bodies ---------------------------------------------------------------------------------
+FRAGMENT_BYTES_MAX = 240 * KIB
+"""One fragment of a large body; two fit the smallest segment, other messages wait no longer than for one."""
+FRAGMENTS_UNANSWERED_MAX = 4
+"""Fragments of one body on their way, to the broker or to a reader: enough to keep the disk busy."""
+FRAGMENTS_PER_STREAM_MAX = 1 << 20
+"""So the largest body has 240 GiB, and its index 21 MB."""
+FRAGMENTS_PENDING_BYTES_MAX = 16 * MIB
+"""Fragments that a message manager holds that are not durable yet, over all sessions; then it lets senders wait."""
+FRAGMENT_READS_MAX = 4
+"""Fragments that are read for consumers at a time, over all sessions."""
+STREAMS_PER_DESTINATION_MAX = 1_024
+"""Large bodies on their way to one destination, those that nobody sends any more included."""
+STREAM_IDLE_MS_DEFAULT = 24 * 3_600_000
+"""A large body that is not complete is given up when nothing of it came for so long."""
+STREAM_KEYS_MAX = 4_096
+"""Keys of large bodies whose messages were stored that a message manager remembers; the oldest is forgotten first."""
+STREAM_KEY_BYTES_MAX = 1 * KIB
 
 # --- connections and sessions ---------------------------------------------------------------------
 CONNECTIONS_MAX = 20_000
@@ -79,6 +104,53 @@ DELIVERED_MARK_MESSAGES = 65_536
 """How far ahead a subscription's delivered mark is logged: after a crash at most this many
 messages are flagged redelivered that were not."""
 
+# --- patterns and policies --------------------------------------------------------------------------
+PATTERN_BYTES_MAX = 1 * KIB
+"""A `glob:` or `regex:` pattern, in UTF-8."""
+PATTERN_MEMORY_BYTES_MAX = 64 * KIB
+"""What one compiled pattern may take: a program of some 2,000 steps, so that a match costs milliseconds at worst."""
+PATTERN_BLOCK_PATTERNS_MAX = 64
+"""Patterns that are matched together; with more of them the automaton grows faster than it saves."""
+PATTERN_BLOCK_MEMORY_BYTES_MAX = 2 * MIB
+PATTERN_STEPS_TOGETHER_MAX = 128
+"""Patterns with larger programs (usual ones have 20 to 60 steps) are matched one by one."""
+POLICY_RULES_MAX = 1_000
+"""Rules that are set online."""
+POLICY_BYTES_MAX = 1 << 60
+POLICY_MS_MAX = 10 * 366 * 86_400_000
+POLICY_COUNT_MAX = 1_000_000_000
+POLICY_FACTOR_MAX = 1_000.0
+
+TEMPORARY_PER_CONNECTION_MAX = 1_000
+"""Temporary destinations of one connection."""
+PATTERNS_DURABLE_MAX = 10_000
+"""Durable subscriptions to patterns."""
+REASON_CHARACTERS_MAX = 1_000
+"""Why a message was rejected."""
+
+# --- transactions ---------------------------------------------------------------------------------
+TRANSACTION_MS_DEFAULT = 300_000
+"""An open transaction is rolled back after this."""
+PREPARED_MS_DEFAULT = 24 * 3_600_000
+"""A prepared transaction that nobody decides is rolled back after this."""
+PREPARED_MS_MAX = 30 * 24 * 3_600_000
+HANDLES_PER_COMMIT_MAX = 10_000
+TRANSACTIONS_OPEN_MAX = 16_384
+"""Transactions of one message manager that are not decided, or not yet known by everybody to be."""
+TRANSACTION_PARTICIPANTS_MAX = 64
+TRANSACTION_OUTCOMES_MAX = 262_144
+"""Outcomes that a message manager remembers, so that a commit can be repeated: an hour of 72 transactions a
+second. The oldest is forgotten first; a commit that is repeated after that is told that it is not known."""
+TRANSACTION_RETRY_MS_MIN = 200
+"""Pause before something is said again; it doubles …"""
+TRANSACTION_RETRY_MS_MAX = 5_000
+"""… up to this."""
+TRANSACTION_PREPARE_MS_MAX = 20_000
+"""Until then every message manager must be ready; otherwise the transaction is rolled back."""
+TRANSACTION_SILENCE_MS_MAX = 30_000
+"""A prepared transaction whose client manager was silent for so long asks the decision holder, which rolls it back
+unless it has decided."""
+
 # --- journal --------------------------------------------------------------------------------------
 SEGMENT_BYTES_MAX = 64 * MIB
 SEGMENT_BYTES_MIN = 512 * KIB
@@ -107,12 +179,23 @@ for _smaller, _larger, _why in (
     (BATCH_BYTES_MAX, PRODUCER_WINDOW_BYTES, "one batch fits the producer window"),
     (PRODUCER_WINDOW_BYTES, PUBLISH_PENDING_BYTES_MAX, "one session's window fits the total"),
     (BATCH_BYTES_MAX, GROUP_BYTES_MAX, "one batch fits a group"),
+    (2 * (FRAGMENT_BYTES_MAX + 4 * KIB) + 8 * KIB, SEGMENT_BYTES_MIN, "two fragments fit the smallest segment"),
+    (FRAGMENTS_UNANSWERED_MAX * FRAGMENT_BYTES_MAX, PRODUCER_WINDOW_BYTES, "fragments under way fit the window"),
     (4 * GROUP_BYTES_MAX, SEGMENT_BYTES_MAX, "a segment holds several groups"),
     (CONSUMER_CREDIT_BYTES_MAX, PUBLISH_PENDING_BYTES_MAX, "credit is bounded like publishing"),
     (DELIVER_BYTES_TARGET, BATCH_BYTES_MAX, "a delivery frame fits the frame limit"),
     (CONNECTION_WAITING_BYTES_LOW, CONNECTION_WAITING_BYTES_HIGH, "a pause ends lower than it begins"),
     (CONNECTION_WAITING_BYTES_HIGH + 2 * FRAME_BYTES_MAX, CONNECTION_WAITING_BYTES_MAX, "a pause comes in time"),
+    (len("regex:") + NAME_BYTES_MAX, PATTERN_BYTES_MAX, "a pattern can spell out any name"),
     (CHECKPOINT_PART_BYTES_MAX, SEGMENT_BYTES_MIN // 4, "a checkpoint part fits the smallest segment"),
+    (TRANSACTION_RETRY_MS_MIN, TRANSACTION_RETRY_MS_MAX, "pauses grow"),
+    (
+        TRANSACTION_PREPARE_MS_MAX + TRANSACTION_RETRY_MS_MAX,
+        TRANSACTION_SILENCE_MS_MAX,
+        "nobody gives up a coordinator that waits for others to be ready",
+    ),
+    (HANDLES_PER_COMMIT_MAX, TRANSACTIONS_OPEN_MAX, "one commit's prepared transactions can be open together"),
+    (TRANSACTIONS_OPEN_MAX, TRANSACTION_OUTCOMES_MAX, "what is open can be remembered when it is decided"),
 ):
     if _smaller > _larger:
         raise AssertionError(f"limits contradict each other: {_why}")
