@@ -14,7 +14,6 @@ docs/operating/settings.md lists all of them. CLARION_ARM and CLARION_URL are no
 from __future__ import annotations
 
 import ipaddress
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,21 +22,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from clarion import ids, limits
-from clarion.errors import BadName, BadSetting, InsecureAddress, NoPermission
+from clarion.core.policies import Policy, check_rule, parse_policy
+from clarion.errors import BadArgument, BadName, BadPattern, BadSetting, InsecureAddress, NoPermission
 from clarion.message import check_name
+from clarion.units import parse_duration as parse_duration
+from clarion.units import parse_size as parse_size
+from clarion.units import parse_unit
 
-_UNITS = {"": 1, "B": 1, "KIB": limits.KIB, "MIB": limits.MIB, "GIB": limits.GIB, "TIB": 1024 * limits.GIB}
-_SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*", re.ASCII)
 _VARIABLE = "CLARION_"
-
-
-def parse_size(value: object) -> int:
-    """Bytes: an integer, or text such as "64 MiB". Raises `ValueError`."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].upper() in _UNITS:
-        return int(match[1]) * _UNITS[match[2].upper()]
-    raise ValueError(f"a size is a number of bytes or text like '64 MiB', not {value!r}")
 
 
 class Address(NamedTuple):
@@ -86,6 +78,7 @@ _Node = Annotated[int, msgspec.Meta(ge=0, le=ids.NODE_MAX)]
 _Heartbeat = Annotated[int, msgspec.Meta(ge=limits.HEARTBEAT_MS_MIN, le=limits.HEARTBEAT_MS_MAX)]
 _Connections = Annotated[int, msgspec.Meta(ge=1, le=limits.CONNECTIONS_MAX)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
+_Long = Annotated[int, msgspec.Meta(ge=1, le=limits.POLICY_MS_MAX)]
 _Bytes = Annotated[int, msgspec.Meta(gt=0, lt=1 << 60)]
 _Group = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
@@ -121,6 +114,8 @@ class MessageManagerSettings(_Table, frozen=True):
     group: _Group = 0
     publish_pending_bytes_max: _Bytes = limits.PUBLISH_PENDING_BYTES_MAX
     read_cache_bytes: _Bytes = limits.READ_CACHE_BYTES
+    transaction_ms: _Milliseconds = limits.TRANSACTION_MS_DEFAULT
+    stream_idle_ms: _Long = limits.STREAM_IDLE_MS_DEFAULT
 
 
 class JournalSettings(_Table, frozen=True):
@@ -131,6 +126,8 @@ class JournalSettings(_Table, frozen=True):
 
 class DestinationsSettings(_Table, frozen=True):
     quota_bytes: _Bytes | None = None
+    rules: list[tuple[str, Policy]] = []
+    """Policies of destinations: a name or pattern with what it says, in the order of the file."""
 
 
 class BusSettings(_Table, frozen=True):
@@ -228,25 +225,41 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _convert(tables: Mapping[str, Any], file: str, strict: bool = True) -> Settings:
-    sized = {name: _sized(name, table, file) for name, table in tables.items()}
+    plain = {name: _plain(name, table, file) for name, table in tables.items()}
     try:
-        return msgspec.convert({**sized, "file": file}, Settings, strict=strict)
+        return msgspec.convert({**plain, "file": file}, Settings, strict=strict)
     except msgspec.ValidationError as error:
         raise BadSetting(file=file, detail=_placed(str(error))) from None
 
 
-def _sized(name: str, table: object, file: str) -> object:
-    """A table with its sizes as numbers. Sizes are the keys that have the unit in their name."""
+def _plain(name: str, table: object, file: str) -> object:
+    """A table with its sizes and durations as numbers, and its rules as policies."""
     if not isinstance(table, dict):
         return table
-    sized = dict(table)
+    plain: dict[str, object] = {}
     for key, value in table.items():
-        if "bytes" in key.split("_"):
-            try:
-                sized[key] = parse_size(value)
-            except ValueError as error:
-                raise BadSetting(file=file, detail=f"[{name}] {key}: {error}") from None
-    return sized
+        if name == "destinations" and key == "rules" and isinstance(value, list):
+            plain[key] = [_rule(f"[[destinations.rules]] {number}", rule, file) for number, rule in enumerate(value, 1)]
+            continue
+        try:
+            plain[key] = parse_unit(key, value)
+        except ValueError as error:
+            raise BadSetting(file=file, detail=f"[{name}] {key}: {error}") from None
+    return plain
+
+
+def _rule(place: str, rule: object, file: str) -> tuple[str, Policy]:
+    """One of [[destinations.rules]]: a pattern and the fields of a policy."""
+    if not isinstance(rule, dict) or not isinstance(rule.get("pattern"), str):
+        raise BadSetting(file=file, detail=f"{place}: a rule is a table with a `pattern`, a text")
+    fields = {field: value for field, value in rule.items() if field != "pattern"}
+    try:
+        check_rule(rule["pattern"])
+        return rule["pattern"], parse_policy(fields)
+    except (BadName, BadPattern) as error:
+        raise BadSetting(file=file, detail=f"{place} pattern: {error}") from None
+    except BadArgument as error:
+        raise BadSetting(file=file, detail=f"{place} {error.facts['argument']}: {error.facts['detail']}") from None
 
 
 def _placed(text: str) -> str:

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from clarion import limits
+from clarion.core.policies import DEFAULTS, Policy, PolicyTable
 from clarion.errors import BadSetting, InsecureAddress, NoPermission
-from clarion.settings import Settings, check_secure, load, parse_address, parse_size
+from clarion.settings import Settings, check_secure, load, parse_address, parse_duration, parse_size
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -95,6 +96,29 @@ def test_every_table_is_read(tmp_path: Path) -> None:
         ("[node]\ndata = ''\n", "[node] data"),
         ("[bus]\nlisten = ['udp/127.0.0.1:1']\n", "[bus] listen"),
         ("[bus]\nconnect = 'tcp/127.0.0.1:1'\n", "[bus] connect"),
+        ("[client_manager]\nheartbeat_ms = '1 m'\n", "[client_manager] heartbeat_ms: a duration is"),
+        ("[client_manager]\nheartbeat_ms = '1 h'\n", "[client_manager] heartbeat_ms: Expected"),
+        ("[destinations]\nrules = 5\n", "[destinations] rules: Expected `array`"),
+        ("[destinations]\nrules = [5]\n", "[[destinations.rules]] 1: a rule is a table"),
+        ("[[destinations.rules]]\nquota_bytes = 1\n", "[[destinations.rules]] 1: a rule is a table with a `pattern`"),
+        ("[[destinations.rules]]\npattern = 5\n", "[[destinations.rules]] 1: a rule is a table with a `pattern`"),
+        ("[[destinations.rules]]\npattern = 'queue:a'\n", "[[destinations.rules]] 1 pattern: CLN-201"),
+        (
+            "[[destinations.rules]]\npattern = 'a'\n[[destinations.rules]]\npattern = 'regex:('\n",
+            "[[destinations.rules]] 2 pattern: CLN-217",
+        ),
+        (
+            "[[destinations.rules]]\npattern = 'a'\nttl_ms_max = '10 m'\n",
+            "[[destinations.rules]] 1 ttl_ms_max: a duration is",
+        ),
+        (
+            "[[destinations.rules]]\npattern = 'a'\ncolour = 'red'\n",
+            "[[destinations.rules]] 1 colour: there is no such field",
+        ),
+        (
+            "[[destinations.rules]]\npattern = 'a'\ndeliveries_max = -1\n",
+            "[[destinations.rules]] 1 deliveries_max: Expected `int` >= 0",
+        ),
         ("node = 3\n", "[node]"),
         ("file = 'x'\n", "there is no setting `file`"),
     ],
@@ -105,6 +129,70 @@ def test_a_mistake_is_refused_with_its_file_and_place(tmp_path: Path, text: str,
         load(path)
     assert str(path) in str(raised.value)
     assert says in str(raised.value)
+
+
+def test_b04_rules_of_the_file_are_policies_in_their_order(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        [destinations]
+        quota_bytes = "10 MiB"
+        [[destinations.rules]]
+        pattern = "glob:*"
+        deliveries_max = 20
+        redelivery_ms = "1 s"
+        [[destinations.rules]]
+        pattern = "telemetry"
+        quota_bytes = "1 GiB"
+        ttl_ms_max = 600000
+        expired = "drop"
+        pause_for_slowest = true
+        redelivery_factor = 3
+        """,
+    )
+    wanted = [
+        ("glob:*", Policy(deliveries_max=20, redelivery_ms=1_000)),
+        (
+            "telemetry",
+            Policy(
+                quota_bytes=limits.GIB,
+                ttl_ms_max=600_000,
+                expired="drop",
+                pause_for_slowest=True,
+                redelivery_factor=3.0,
+            ),
+        ),
+    ]
+    settings = load(path)
+    assert settings.destinations.rules == wanted
+    assert settings.destinations.quota_bytes == 10 * limits.MIB
+    assert load(path, {"CLARION_JOURNAL_BYTES_MAX": "1 GiB"}, data="x").destinations == settings.destinations
+    table = PolicyTable(settings.destinations.rules)
+    assert table.effective("telemetry").deliveries_max == 20
+    assert table.effective("telemetry").expired == "drop"
+    assert table.effective("other").ttl_ms_max == DEFAULTS.ttl_ms_max
+    msgspec.json.encode(settings)
+
+
+def test_b04_the_examples_of_the_page_of_policies_are_read(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/operating/policies.md").read_text()
+    text = page.split("```toml\n")[1].split("```")[0]
+    table = PolicyTable(load(written(tmp_path, text)).destinations.rules)
+    table.set("glob:orders.*", Policy(deliveries_max=5, redelivery_ms=1_000))
+    assert table.effective("orders.eu").deliveries_max == 5
+    probe = table.effective("telemetry.probe")
+    assert (probe.deliveries_max, probe.expired, probe.retain_bytes) == (20, "drop", limits.GIB)
+
+
+def test_rules_cannot_be_a_variable() -> None:
+    with pytest.raises(BadSetting, match=r"environment: \[destinations\] rules"):
+        load(None, {"CLARION_DESTINATIONS_RULES": "glob:*"})
+
+
+def test_durations_may_be_text_in_every_table(tmp_path: Path) -> None:
+    settings = load(written(tmp_path, "[client_manager]\nheartbeat_ms = '5 s'\nanswer_ms = '1 min'\n"))
+    assert (settings.client_manager.heartbeat_ms, settings.client_manager.answer_ms) == (5_000, 60_000)
+    assert load(None, {"CLARION_CLIENT_MANAGER_HEARTBEAT_MS": "500"}).client_manager.heartbeat_ms == 500
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -204,3 +292,29 @@ def test_sizes(text: object, size: int) -> None:
 def test_what_is_not_a_size(text: object) -> None:
     with pytest.raises(ValueError):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        (5, 5),
+        (0, 0),
+        ("5", 5),
+        ("250 ms", 250),
+        ("10s", 10_000),
+        (" 5 min ", 300_000),
+        ("12 H", 43_200_000),
+        ("7 d", 604_800_000),
+    ],
+)
+def test_durations(text: object, duration_ms: int) -> None:
+    assert parse_duration(text) == duration_ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "1.5 s", "5 m", "5 M", "-1 s", "1 s 5 ms", "٣ s", "1" * 101, 1.5, None, [], True]
+)
+def test_what_is_not_a_duration(text: object) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse_duration(text)
+    assert len(str(raised.value)) < 250
