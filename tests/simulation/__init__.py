@@ -1,0 +1,1 @@
+"""Whole systems under a simulated clock, disk and network, from a seed."""
