@@ -110,6 +110,7 @@ class Space:
             if segment.live_bytes == 0 and ordinal != active:
                 segment.dead_at = tail
                 self.dead.add(ordinal)
+                self._checkpoints_owed = 2  # whoever crashed may not have come to it, and nothing else may have room
 
     def recycle(self, durable: int) -> list[Segment]:
         """The segments that may be used again, now free."""
@@ -128,6 +129,12 @@ class Space:
     # --- what lives -------------------------------------------------------------------------------
 
     def retain(self, position: int, span: int) -> None:
+        active = self.active
+        if active is not None and active.ordinal == position // self.segment_bytes:
+            # What was appended just now; the active segment is never dead, and no record leaves it.
+            active.live_bytes += span
+            self.live_bytes += span
+            return
         for ordinal, count in self._split(position, span):
             segment = self.in_use.get(ordinal)
             if segment is not None:
