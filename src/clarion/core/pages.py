@@ -27,12 +27,24 @@ class Page(NamedTuple):
     position: int
     span: int
     live: int
+    stored_ms: int = 0
+    """When its first message was stored."""
 
 
 class Pages:
     """The index of one destination."""
 
-    __slots__ = ("_ends", "_firsts", "_head", "_lives", "_positions", "_segment_bytes", "_spans", "bytes_live")
+    __slots__ = (
+        "_ends",
+        "_firsts",
+        "_head",
+        "_lives",
+        "_positions",
+        "_segment_bytes",
+        "_spans",
+        "_times",
+        "bytes_live",
+    )
 
     def __init__(self, segment_bytes: int) -> None:
         self._segment_bytes = segment_bytes
@@ -41,6 +53,7 @@ class Pages:
         self._positions: array[int] = array("Q")
         self._spans: array[int] = array("I")
         self._lives: array[int] = array("I")
+        self._times: array[int] = array("q")
         self._head = 0
         self.bytes_live = 0
         """What the pages hold of the journal."""
@@ -55,12 +68,19 @@ class Pages:
                 yield self._row(at)
 
     def _row(self, at: int) -> Page:
-        return Page(self._firsts[at], self._ends[at], self._positions[at], self._spans[at], self._lives[at])
+        return Page(
+            self._firsts[at], self._ends[at], self._positions[at], self._spans[at], self._lives[at], self._times[at]
+        )
 
-    def append(self, first: int, count: int, position: int, span: int) -> bool:
-        """A batch was logged; True if it joined the last page."""
+    def append(
+        self, first: int, count: int, position: int, span: int, stored_ms: int = 0, *, alone: bool = False
+    ) -> bool:
+        """A batch was logged; True if it joined the last page.
+
+        `alone` for a batch whose record does not tell its sequence: it begins a page, which does.
+        """
         self.bytes_live += span
-        if len(self):
+        if len(self) and not alone:
             last = len(self._firsts) - 1
             start = self._positions[last]
             if (
@@ -78,6 +98,7 @@ class Pages:
         self._positions.append(position)
         self._spans.append(span)
         self._lives.append(span)
+        self._times.append(stored_ms)
         return False
 
     @property
@@ -97,10 +118,14 @@ class Pages:
         return at
 
     def following(self, sequence: int, count: int) -> list[Page]:
-        """Up to `count` pages after the one that holds `sequence`: for reading ahead."""
+        """The next `count` pages after the one that holds `sequence`, freed ones passed over."""
         at = bisect_right(self._firsts, sequence, self._head)
-        rows = (self._row(row) for row in range(at, min(at + count, len(self._firsts))))
-        return [row for row in rows if row.live]
+        found: list[Page] = []
+        while at < len(self._firsts) and len(found) < count:
+            if self._lives[at]:
+                found.append(self._row(at))
+            at += 1
+        return found
 
     def overlapping(self, first: int, end: int) -> list[Page]:
         """The pages that share a sequence with [first, end)."""
@@ -110,6 +135,24 @@ class Pages:
             if self._lives[at] and self._ends[at] > first:
                 found.append(self._row(at))
             at += 1
+        return found
+
+    def since(self, time_ms: int) -> int | None:
+        """The first sequence of the first page that may hold something stored at `time_ms` or later."""
+        for at in range(self._head, len(self._firsts)):
+            following = at + 1
+            if self._lives[at] and (following == len(self._firsts) or self._times[following] >= time_ms):
+                return self._firsts[at]
+        return None
+
+    def ending_below(self, sequence: int) -> list[Page]:
+        """The pages that end at or below `sequence`."""
+        found: list[Page] = []
+        for at in range(self._head, len(self._firsts)):
+            if self._ends[at] > sequence:
+                break
+            if self._lives[at]:
+                found.append(self._row(at))
         return found
 
     def move(self, first: int, position: int, span: int) -> Page | None:
@@ -157,7 +200,7 @@ class Pages:
         while self._head < len(self._firsts) and not self._lives[self._head]:
             self._head += 1
         if self._head > 1024 and self._head * 2 > len(self._firsts):
-            for column in (self._firsts, self._ends, self._positions, self._spans, self._lives):
+            for column in (self._firsts, self._ends, self._positions, self._spans, self._lives, self._times):
                 del column[: self._head]
             self._head = 0
 
@@ -171,7 +214,7 @@ class Pages:
         """For a checkpoint: the columns of what is not freed."""
         live = [at for at in range(self._head, len(self._firsts)) if self._lives[at]]
         whole = len(live) == len(self)
-        columns = (self._firsts, self._ends, self._positions, self._spans, self._lives)
+        columns = (self._firsts, self._ends, self._positions, self._spans, self._lives, self._times)
         if whole:
             return [column[self._head :].tobytes() for column in columns]
         return [array(column.typecode, [column[at] for at in live]).tobytes() for column in columns]
@@ -180,8 +223,10 @@ class Pages:
     def load(cls, segment_bytes: int, dumped: list[bytes]) -> Pages:
         """The inverse of `dump`."""
         pages = cls(segment_bytes)
-        columns = (pages._firsts, pages._ends, pages._positions, pages._spans, pages._lives)
-        for column, data in zip(columns, dumped, strict=True):
+        columns = (pages._firsts, pages._ends, pages._positions, pages._spans, pages._lives, pages._times)
+        for column, data in zip(columns, dumped, strict=False):
             column.frombytes(data)
+        if len(dumped) < len(columns):  # the first dumps had no times
+            pages._times.extend([0] * len(pages._firsts))
         pages.bytes_live = sum(pages._lives)
         return pages

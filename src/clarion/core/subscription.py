@@ -4,14 +4,17 @@ Theory of operation
     Every sequence from the start of the subscription to the tail of its destination is exactly one of
         confirmed    in `confirmed`
         in flight    in `inflight` of one consumer
-        returned     in `returned`: it was in flight and comes again, before anything newer
-        new          at or beyond `cursor`
+        assigned     ready for one consumer alone: it owns the message's group
+        away         comes back later: a returned message waits for its time, a dead one for its burial, one
+                     that a prepared transaction has consumed for the decision
+        ready        everything else: new ones beyond the cursor, and those that came back
     A queue has exactly one subscription, shared and durable, without a name. Consumers attach with
-    credit and take what is ready in whole slices; confirmations and returns are ranges.
+    credit, see what is ready through a view, and take it in whole slices; confirmations and returns are
+    ranges.
 
 Rules
-    1. `confirmed`, `counts` and `mark` of a durable subscription change only while log entries are
-       applied; `cursor`, `returned`, `inflight` and consumers are soft.
+    1. `confirmed`, `counts`, `history`, `reserved` and `mark` of a durable subscription change only while log
+       entries are applied; everything else is soft.
     2. Nothing at or beyond `mark_durable` is delivered: after a crash everything unconfirmed below
        the mark may have been seen and is flagged redelivered, everything beyond was not.
     3. A confirmation is valid whoever holds the message, and twice is as good as once.
@@ -19,108 +22,88 @@ Rules
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from clarion import limits
 from clarion.core.confirmed import Confirmed
+from clarion.core.consumer import Consumer
 from clarion.core.spans import Spans
+from clarion.core.view import Filter, View, overlaps
 
 Range = tuple[int, int]
-
-
-class Consumer:
-    """One attached consumer. `credit_*` is what it may still be sent, `inflight` what it holds."""
-
-    __slots__ = (
-        "credit_bytes",
-        "credit_messages",
-        "detached",
-        "held",
-        "inflight",
-        "number",
-        "paused",
-        "session",
-        "subscription",
-        "unconfirmed_max",
-    )
-
-    def __init__(
-        self,
-        session: int,
-        number: int,
-        subscription: Subscription,
-        *,
-        credit_messages: int,
-        credit_bytes: int,
-        unconfirmed_max: int = limits.UNCONFIRMED_MESSAGES_DEFAULT,
-    ) -> None:
-        self.session = session
-        self.number = number
-        self.subscription = subscription
-        self.credit_messages = credit_messages
-        self.credit_bytes = credit_bytes
-        self.unconfirmed_max = unconfirmed_max
-        self.inflight = Spans()
-        self.held = 0
-        """How many messages are in flight."""
-        self.detached = False
-        """It takes no more, but may still confirm what it has."""
-        self.paused = False
-        """Its connection is full: it gets its turn again when that has drained."""
-
-    def add_credit(self, messages: int, size: int) -> None:
-        """More credit, up to the bound."""
-        self.credit_messages = min(self.credit_messages + messages, limits.CONSUMER_CREDIT_MESSAGES_MAX)
-        self.credit_bytes = min(self.credit_bytes + size, limits.CONSUMER_CREDIT_BYTES_MAX)
-
-    @property
-    def room(self) -> int:
-        """How many messages it may be sent now."""
-        if self.detached or self.paused or self.credit_bytes <= 0:
-            return 0
-        return min(self.credit_messages, self.unconfirmed_max - self.held)
+DYING, RESERVED = 2, 3
+"""Why a message is away; any larger value is the time at which it comes back."""
+_HISTORY_MESSAGES_MAX = 10_000
+_HISTORY_RETURNS_MAX = 16
 
 
 class Subscription:
     """What one intended recipient (or a group that shares) still owes a confirmation for."""
 
     __slots__ = (
+        "_later",
+        "away",
+        "bound",
         "confirmed",
         "consumers",
         "counts",
         "cursor",
         "durable",
+        "grouped",
+        "groups",
         "hint",
+        "history",
         "identity",
         "mark",
         "mark_durable",
         "mark_pending",
         "name",
+        "pattern",
         "recovered_below",
-        "returned",
+        "reserved",
+        "selector",
         "shared",
-        "turn",
+        "views",
     )
 
-    def __init__(self, identity: int, name: str, *, durable: bool, shared: bool, start: int) -> None:
+    def __init__(
+        self, identity: int, name: str, *, durable: bool, shared: bool, start: int, selector: str = "", pattern: int = 0
+    ) -> None:
         self.identity = identity
         self.name = name
         self.durable = durable
         self.shared = shared
+        self.selector = selector
+        """Of a topic's subscription: what does not match counts as confirmed. A queue's consumers have their own."""
+        self.pattern = pattern
+        """The durable pattern that made it; 0 for none."""
         self.confirmed = Confirmed(start)
         self.counts = Spans()
         """How often each unconfirmed sequence was returned (absent: never)."""
+        self.history: dict[int, list[tuple[int, str]]] = {}
+        """(time, reason) of returns that gave one, by sequence; as many as the bounds allow."""
+        self.reserved = Spans()
+        """What prepared transactions have consumed."""
         self.mark = start
         self.mark_durable = start if durable else 1 << 62
         self.mark_pending = False
         self.cursor = start
-        self.returned = Spans()
+        """How far any view has come: nothing from here on was ever delivered."""
         self.recovered_below = 0
         """Everything unconfirmed below was perhaps delivered by an earlier run."""
+        self.views: dict[str, View] = {}
+        self.away = Spans()
+        self._later: list[tuple[int, int, int]] = []
         self.consumers: list[Consumer] = []
+        self.grouped = False
+        """Whether messages were ever assigned: then those are busy too."""
+        self.groups = Spans()
+        """The group of each unconfirmed message that was handed out for its group."""
+        self.bound: dict[int, list[Consumer]] = {}
+        """Groups, and who holds messages of them without owning them: it has left, or has claimed what it holds."""
         self.hint: Consumer | None = None
         """Who probably holds what is confirmed next: spares a search through all consumers."""
-        self.turn = 0
 
     # --- applied from the log (or at once, when not durable) ------------------------------------------
 
@@ -138,115 +121,306 @@ class Subscription:
                 self._forget(first, end)
         if self.cursor < self.confirmed.floor:
             self.cursor = self.confirmed.floor
+        if self.bound:
+            self._let_go()
         return fresh
 
     def _forget(self, first: int, end: int) -> None:
         """Confirmed messages are no longer anywhere else."""
         if self.counts:
             self.counts.take(first, end)
+        if self.history:
+            for sequence in [known for known in self.history if first <= known < end]:
+                del self.history[sequence]
+        if self.groups:
+            self.groups.take(first, end)
         left, by = end - first, self.hint
         if by is not None and by.inflight:
-            left -= self._drop(by, first, end)
-        if left and self.returned:
-            left -= sum(e - f for f, e, _ in self.returned.take(first, end))
-        if left:
-            for consumer in self.consumers:
-                if consumer is not by and consumer.inflight:
-                    self._drop(consumer, first, end)
+            left -= by.drop(first, end)
+        if not left:
+            return
+        if self.reserved:
+            self.reserved.take(first, end)
+        if self.away:
+            self.away.take(first, end)
+        for view in self.views.values():
+            view.remove(first, end)
+        for consumer in self.consumers:
+            if consumer is not by and consumer.inflight:
+                consumer.drop(first, end)
+            if consumer.assigned:
+                consumer.assigned.take(first, end)
 
-    @staticmethod
-    def _drop(consumer: Consumer, first: int, end: int) -> int:
-        gone = sum(e - f for f, e, _ in consumer.inflight.take(first, end))
-        consumer.held -= gone
-        return gone
-
-    def count_return(self, ranges: Sequence[Range]) -> None:
+    def count_return(self, ranges: Sequence[Range], time_ms: int = 0, reason: str = "") -> None:
         """Log rule: these were delivered and came back; each counts one more delivery."""
         for first, end in ranges:
             for gap_first, gap_end in self.confirmed.gaps(first, end):
                 self.counts.update(gap_first, gap_end, lambda count: count + 1)
+                if reason:
+                    self._remember(gap_first, gap_end, time_ms, reason)
 
-    # --- soft -----------------------------------------------------------------------------------------
+    def _remember(self, first: int, end: int, time_ms: int, reason: str) -> None:
+        for sequence in range(first, end):
+            known = self.history.get(sequence)
+            if known is None:
+                if len(self.history) >= _HISTORY_MESSAGES_MAX:
+                    return
+                known = self.history[sequence] = []
+            if len(known) < _HISTORY_RETURNS_MAX:
+                known.append((time_ms, reason))
 
-    def attach(self, consumer: Consumer, held: Sequence[Range] = ()) -> list[Range]:
+    def reserve(self, ranges: Sequence[Range]) -> None:
+        """A prepared transaction has consumed these: nobody gets them before it is decided."""
+        for first, end in ranges:
+            for gap_first, gap_end in self.confirmed.gaps(first, end):
+                self.reserved.put(gap_first, gap_end)
+                self._send_away(gap_first, gap_end, RESERVED)
+        if self.bound:
+            self._let_go()
+
+    def unreserve(self, ranges: Sequence[Range]) -> None:
+        """The transaction was rolled back: they are ready again."""
+        for first, end in ranges:
+            for piece_first, piece_end, _ in self.reserved.take(first, end):
+                self.come_back(piece_first, piece_end)
+
+    # --- consumers ------------------------------------------------------------------------------------
+
+    def attach(
+        self, consumer: Consumer, held: Sequence[Range] = (), selector: Filter | None = None, now_ms: int = 0
+    ) -> list[Range]:
         """Add a consumer; what of `held` (from its earlier life) is again in flight with it.
 
         It is taken from whoever has it. Mostly that is its earlier life, whose end is not known here yet:
         left there, it would come back at that end, and be delivered again to somebody who holds it.
         """
-        wanted, claimed = Spans(), Spans()
+        key = "" if selector is None else selector.canonical
+        view = self.views.get(key)
+        if view is None:
+            view = self.views[key] = View(self, selector)
+        view.consumers.append(consumer)
+        consumer.view = view
+        claimed = Spans()
         for first, end in held:
             for gap_first, gap_end in self.confirmed.gaps(first, min(end, self.cursor)):
-                wanted.put(gap_first, gap_end)
-        if wanted:
-            _move(self.returned, wanted, claimed)
-            for other in self.consumers:
-                other.held -= _move(other.inflight, wanted, claimed)
+                claimed.put(gap_first, gap_end)
+        if claimed:
+            self._claim(claimed)
         self.consumers.append(consumer)
-        consumer.inflight = claimed
-        consumer.held = claimed.total()
+        for first, end, _ in claimed:
+            consumer.hold(first, end, now_ms)
+        if self.groups:
+            self._take_over(consumer, view, claimed)
         return [(first, end) for first, end, _ in claimed]
 
-    def take_back(self, consumer: Consumer, ranges: Sequence[Range]) -> list[Range]:
-        """Move ranges from a consumer to the returned ones; those that it really had."""
+    def _claim(self, claimed: Spans) -> None:
+        """Take these out of wherever they are; `claimed` keeps what nobody else has a right to."""
+        for first, end, why in list(self.away):
+            for piece_first, piece_end, _ in claimed.overlap(first, end):
+                if why in (DYING, RESERVED):
+                    claimed.take(piece_first, piece_end)
+                else:
+                    self.away.take(piece_first, piece_end)
+        for view in self.views.values():
+            view.remove_all(claimed)
+        for other in self.consumers:
+            for first, end in overlaps(other.inflight, claimed):
+                other.drop(first, end)
+            for first, end in overlaps(other.assigned, claimed):
+                other.assigned.take(first, end)
+
+    def take_back(self, consumer: Consumer, ranges: Sequence[Range], due_ms: int = 0) -> list[Range]:
+        """Take ranges back from a consumer, those that it really had: ready again, or from `due_ms` on."""
         back: list[Range] = []
         for first, end in ranges:
             for piece_first, piece_end, _ in consumer.inflight.take(first, end):
                 back.append((piece_first, piece_end))
-                consumer.held -= piece_end - piece_first
-                self.returned.put(piece_first, piece_end)
+                consumer.credit.held -= piece_end - piece_first
+                if due_ms:
+                    self.away.put(piece_first, piece_end, due_ms)
+                    heapq.heappush(self._later, (due_ms, piece_first, piece_end))
+                else:
+                    self._put_back(piece_first, piece_end)
+        if self.bound:
+            self._let_go()
         return back
 
-    def detach(self, consumer: Consumer) -> list[Range]:
+    # --- groups ---------------------------------------------------------------------------------------
+
+    def assign(self, consumer: Consumer, first: int, end: int) -> None:
+        """Ready for the owner of their group, and for nobody else."""
+        self.grouped = True
+        consumer.assigned.put(first, end)
+        for view in self.views.values():
+            if view is not consumer.view:
+                view.remove(first, end)
+
+    def _groups_of(self, spans: Spans) -> list[int]:
+        return sorted({group for first, end, _ in spans for _, _, group in self.groups.overlap(first, end)})
+
+    def holder(self, group: int, view: View) -> Consumer | None:
+        """Who must have the next message of a group that nobody owns, because it holds earlier ones.
+
+        It may have left: then the message is assigned to it all the same, and waits until it holds them no more.
+        """
+        if group not in self.bound:
+            return None
+        holding = [consumer for consumer in self.bound[group] if group in self._groups_of(consumer.inflight)]
+        if holding:
+            self.bound[group] = holding
+        else:
+            del self.bound[group]
+        return next((consumer for consumer in holding if consumer.view in (None, view)), None)
+
+    def _take_over(self, consumer: Consumer, view: View, claimed: Spans) -> None:
+        """Whoever claims messages of a group is its owner, as soon as nobody else holds some."""
+        for group in self._groups_of(claimed):
+            owner = view.owners.get(group)
+            if self.holder(group, view) is not None or (owner and group in self._groups_of(owner.inflight)):
+                self.bound.setdefault(group, []).append(consumer)
+                continue
+            view.owners[group] = consumer
+            if owner is not None:
+                self._unassign(owner, group)
+        self._let_go()
+
+    def _unassign(self, consumer: Consumer, group: int = 0) -> None:
+        """What waits for a consumer (of one group, or all) is ready for others."""
+        for first, end, _ in list(consumer.assigned):
+            for piece_first, piece_end, of in list(self.groups.pieces(first, end)):
+                if of == group or not group:
+                    consumer.assigned.take(piece_first, piece_end)
+                    self._put_back(piece_first, piece_end)
+
+    def _let_go(self) -> None:
+        """Consumers that have left hold less than they did: what waits for them is looked at again."""
+        for consumer in self.consumers:
+            if consumer.view is None and consumer.assigned:
+                self._unassign(consumer)
+
+    # --- consumers that go ----------------------------------------------------------------------------
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer takes no more; what it has in flight stays with it. Its other groups go to others."""
+        for group in self._groups_of(consumer.inflight) if self.groups else ():
+            self.bound.setdefault(group, []).append(consumer)
+        view, consumer.view = consumer.view, None
+        if view is not None:
+            view.forsake(consumer)
+            if not view.consumers:
+                del self.views["" if view.selector is None else view.selector.canonical]
+        self._unassign(consumer)
+
+    def detach(self, consumer: Consumer, due_ms: int = 0) -> list[Range]:
         """A consumer is gone; what it had in flight is returned. These ranges."""
-        everything = [(first, end) for first, end, _ in consumer.inflight]
-        back = self.take_back(consumer, everything)
-        consumer.detached = True
+        back = self.take_back(consumer, [(first, end) for first, end, _ in consumer.inflight], due_ms)
+        self.leave(consumer)
+        if self.bound:
+            others = {group: [one for one in known if one is not consumer] for group, known in self.bound.items()}
+            self.bound = {group: known for group, known in others.items() if known}
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+        if self.hint is consumer:
+            self.hint = None
         return back
+
+    # --- away and back --------------------------------------------------------------------------------
+
+    def _put_back(self, first: int, end: int) -> None:
+        for view in self.views.values():
+            view.put_back(first, end)
+
+    def _send_away(self, first: int, end: int, why: int) -> None:
+        for view in self.views.values():
+            view.remove(first, end)
+        for consumer in self.consumers:
+            consumer.drop(first, end)
+            consumer.assigned.take(first, end)
+        self.away.put(first, end, why)
+
+    def bury(self, ranges: Sequence[Range]) -> list[Range]:
+        """These become dead messages: taken out of sight until that is logged. Those that were in sight."""
+        taken: list[Range] = []
+        for first, end in ranges:
+            for gap in self.confirmed.gaps(first, end):
+                for piece_first, piece_end, why in list(self.away.pieces(*gap)):
+                    if why not in (DYING, RESERVED):
+                        self._send_away(piece_first, piece_end, DYING)
+                        taken.append((piece_first, piece_end))
+        return taken
+
+    def come_back(self, first: int, end: int) -> None:
+        """What was away in [first, end) is ready."""
+        for piece_first, piece_end, _ in self.away.take(first, end):
+            self._put_back(piece_first, piece_end)
+
+    def come_due(self, now_ms: int) -> bool:
+        """Returned messages whose time has come are ready; whether there were any."""
+        later, found = self._later, False
+        while later and later[0][0] <= now_ms:
+            _, first, end = heapq.heappop(later)
+            for piece_first, piece_end, why in self.away.overlap(first, end):
+                if RESERVED < why <= now_ms:  # not if it was delivered meanwhile, and came back for longer
+                    self.come_back(piece_first, piece_end)
+                    found = True
+        return found
+
+    @property
+    def due_ms(self) -> int:
+        """When `come_due` has something to do; 0 for never."""
+        return self._later[0][0] if self._later else 0
+
+    def free(self, run: Range) -> Iterator[Range]:
+        """The parts of an unconfirmed run that are neither in flight nor assigned nor away."""
+        if not self.away and not self.grouped and len(self.views) <= 1 and run[0] >= self.cursor:
+            yield run
+            return
+        busy = Spans()
+        for consumer in self.consumers:
+            for first, end, _ in (*consumer.inflight.overlap(*run), *consumer.assigned.overlap(*run)):
+                busy.put(first, end)
+        for first, end, _ in self.away.overlap(*run):
+            busy.put(first, end)
+        for first, end, is_busy in busy_pieces(busy, run):
+            if not is_busy:
+                yield first, end
+
+    def is_idle(self, first: int, end: int) -> bool:
+        """Is nothing of [first, end) in flight or away?"""
+        return not self.away.overlap(first, end) and not any(
+            consumer.inflight.overlap(first, end) for consumer in self.consumers
+        )
+
+    # --- soft -----------------------------------------------------------------------------------------
 
     def recovered(self, tail: int) -> None:
         """The log has been replayed: whatever may have been delivered comes again, flagged."""
         self.recovered_below = min(self.mark, tail)
         self.mark_durable = self.mark
         self.cursor = max(self.confirmed.floor, self.recovered_below)
-        self.returned.clear()
-        for first, end in self.confirmed.gaps(self.confirmed.floor, self.recovered_below):
-            self.returned.put(first, end)
-
-    def ready(self, limit: int) -> int:
-        """About how many messages wait for a consumer, of those below `limit`."""
-        beyond = max(0, limit - self.cursor)
-        return self.returned.total() + (beyond - self.confirmed.count(self.cursor, limit) if beyond else 0)
+        self.views.clear()
+        self.away = Spans([(first, end, RESERVED) for first, end, _ in self.reserved])
 
     def depth(self, tail: int) -> int:
         """How many messages are not confirmed."""
         floor = self.confirmed.floor
         return tail - floor - self.confirmed.count(floor, tail)
 
-    def next_ready(self, limit: int) -> Range | None:
-        """The next run to deliver: returned ones first, then new ones below `limit`."""
-        if self.returned:
-            return next((first, end) for first, end, _ in self.returned)
-        limit = min(limit, self.mark_durable)
-        if self.cursor >= limit:
-            return None
-        run = self.confirmed.gap(self.cursor, limit)
-        if run is None:
-            self.cursor = limit
-        return run
+    def deliver(
+        self, consumer: Consumer, first: int, end: int, size: int, now_ms: int = 0
+    ) -> Iterator[tuple[int, int, int, bool]]:
+        """[first, end) goes to a consumer: pieces (first, end, delivery count, redelivered).
 
-    def deliver(self, consumer: Consumer, first: int, end: int, size: int) -> Iterator[tuple[int, int, int, bool]]:
-        """[first, end) goes to a consumer: pieces (first, end, delivery count, redelivered)."""
-        if first >= self.cursor:
-            self.cursor = end
-        else:
-            self.returned.take(first, end)
-        consumer.inflight.put(first, end)
-        consumer.held += end - first
-        consumer.credit_messages -= end - first
-        consumer.credit_bytes -= size
+        Whoever calls has taken it out of the consumer's view, or of what is assigned to it.
+        """
+        if len(self.views) > 1:
+            for view in self.views.values():
+                if view is not consumer.view:
+                    view.remove(first, end)
+        consumer.hold(first, end, now_ms)
+        credit = consumer.credit
+        credit.messages -= end - first
+        credit.size -= size
         if not self.counts and first >= self.recovered_below:
             yield first, end, 1, False
             return
@@ -260,7 +434,7 @@ class Subscription:
     # --- checkpoints ----------------------------------------------------------------------------------
 
     def dump(self) -> list[object]:
-        """For a checkpoint: the logged part only."""
+        """For a checkpoint: the logged part only. Fields are only ever added at the end."""
         return [
             self.identity,
             self.name,
@@ -269,29 +443,37 @@ class Subscription:
             self.confirmed.serialize(),
             self.mark,
             list(self.counts),
+            self.selector,
+            self.pattern,
+            [(first, end) for first, end, _ in self.reserved],
+            list(self.history.items()),
         ]
 
     @classmethod
-    def load(cls, dumped: Sequence[object]) -> Subscription:
+    def load(cls, dumped: Sequence[Any]) -> Subscription:
         """The inverse of `dump`, before `recovered`."""
-        identity, name, shared, floor, bits, mark, counts = dumped
-        assert isinstance(identity, int)
-        assert isinstance(name, str)
-        assert isinstance(floor, int)
-        assert isinstance(bits, bytes)
-        assert isinstance(mark, int)
-        assert isinstance(counts, list)
-        subscription = cls(identity, name, durable=True, shared=bool(shared), start=floor)
+        identity, name, shared, floor, bits, mark, counts, *more = dumped
+        selector, pattern, reserved, history = more or ("", 0, [], [])
+        subscription = cls(
+            identity, name, durable=True, shared=bool(shared), start=floor, selector=selector, pattern=pattern
+        )
         subscription.confirmed = Confirmed(floor, bits)
         subscription.mark = mark
         subscription.counts = Spans([(first, end, count) for first, end, count in counts])
+        subscription.reserved = Spans([(first, end, 0) for first, end in reserved])
+        subscription.history = {
+            sequence: [(time_ms, reason) for time_ms, reason in returns] for sequence, returns in history
+        }
         return subscription
 
 
-def _move(source: Spans, wanted: Spans, target: Spans) -> int:
-    """Move what of `source` is wanted to `target`; how many. Costs what `source` has, not what is wanted."""
-    moved = [piece for first, end, _ in source for piece in wanted.overlap(first, end)]
-    for first, end, _ in moved:
-        source.take(first, end)
-        target.put(first, end)
-    return sum(end - first for first, end, _ in moved)
+def busy_pieces(busy: Spans, run: Range) -> Iterator[tuple[int, int, bool]]:
+    """A run cut into what is busy and what is not."""
+    at, end = run
+    for first, stop, _ in busy.overlap(*run):
+        if at < first:
+            yield at, first, False
+        yield first, stop, True
+        at = stop
+    if at < end:
+        yield at, end, False

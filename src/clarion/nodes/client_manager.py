@@ -73,10 +73,10 @@ class ClientManager:
 
         integer("cm.connections", "connections", "clients connected", lambda: len(self._connections))
         integer("cm.sessions", "sessions", "sessions open", lambda: len(self.relay.sessions))
-        self.frames_in = registry.counter("cm.frames_in", unit="frames", meaning="frames of sessions received")
-        self.frames_out = registry.counter("cm.frames_out", unit="frames", meaning="frames of sessions sent")
-        self.bytes_in = registry.counter("cm.bytes_in", unit="bytes", meaning="bytes read from clients")
-        self.bytes_out = registry.counter("cm.bytes_out", unit="bytes", meaning="bytes written to clients")
+        self.frames_in = registry.tally("cm.frames_in", unit="frames", meaning="frames of sessions received")
+        self.frames_out = registry.tally("cm.frames_out", unit="frames", meaning="frames of sessions sent")
+        self.bytes_in = registry.tally("cm.bytes_in", unit="bytes", meaning="bytes read from clients")
+        self.bytes_out = registry.tally("cm.bytes_out", unit="bytes", meaning="bytes written to clients")
         self._faults = registry.counter("cm.faults", unit="faults", meaning="internal faults while serving a client")
         self._errors = {
             code: registry.counter(

@@ -43,6 +43,8 @@ class Connection(asyncio.Protocol):
         "dirty",
         "due_ms",
         "engine",
+        "identity",
+        "paused",
         "ready",
         "sessions",
     )
@@ -52,12 +54,16 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._rest: list[Frame] = []
         self.engine = engine
+        self.identity = 0
+        """Unique: the id of its first session."""
         self.sessions: dict[int, Session] = {}
         """By channel."""
         self.due_ms = 0
         """When the manager looks at it again; 0 when never."""
         self.dirty = False
         self.ready = False
+        self.paused = False
+        """So much waits for the client that its size is to be looked at."""
         self.closing = False
 
     # --- the transport --------------------------------------------------------------------------------
@@ -72,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         manager = self._manager
-        manager.bytes_in.add(len(data))
+        manager.bytes_in.total += len(data)
         if self.closing:
             return
         try:
@@ -86,15 +92,19 @@ class Connection(asyncio.Protocol):
         if not self.ready and self.engine.state is State.READY:
             self.ready = True
             manager.sweeper.schedule(self, self._tick_ms())
-        manager.frames_in.add(len(received))
+        manager.frames_in.total += len(received)
         self._handle(received)
 
     def _handle(self, received: list[Frame]) -> None:
         """Handle some frames now; the rest, if there is one, when others had their turn."""
-        now, self._rest = received[:FRAMES_PER_TURN], received[FRAMES_PER_TURN:]
+        if len(received) > FRAMES_PER_TURN:
+            received, self._rest = received[:FRAMES_PER_TURN], received[FRAMES_PER_TURN:]
+        elif self._rest:
+            self._rest = []
+        handle = self._manager.relay.handle
         try:
-            for frame in now:
-                self._manager.relay.handle(self, frame)
+            for frame in received:
+                handle(self, frame)
                 if self.closing:
                     return
         except ClarionError as error:
@@ -103,13 +113,13 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self.fault(error)
             return
-        transport = self._transport
-        if self._rest and transport is not None:
-            transport.pause_reading()
+        if self._rest and self._transport is not None:
+            self._transport.pause_reading()
             self._manager.loop.call_soon(self._go_on)
         elif self.engine.state is State.CLOSING:
             self.end(None)
-        self.flush()
+        if self.engine.outgoing:
+            self.flush()
 
     def _go_on(self) -> None:
         if self.closing or self._transport is None:
@@ -130,10 +140,12 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """More waits for the client than is good: message managers hold back what is for it."""
+        self.paused = True
         self._manager.relay.flow(self.sessions.values(), paused=True)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
+        self.paused = False
         self._manager.relay.flow(self.sessions.values(), paused=False)
 
     # --- writing --------------------------------------------------------------------------------------
@@ -142,22 +154,23 @@ class Connection(asyncio.Protocol):
         """Queue a frame; it is written at the end of this turn of the loop."""
         if not self.closing:
             self.engine.send(kind, channel, parts, flags)
-            self._manager.frames_out.add()
+            self._manager.frames_out.total += 1
             if not self.dirty:
                 self.dirty = True
                 self._manager.will_flush(self)
 
     def flush(self) -> None:
         """Write all that is queued."""
-        outgoing = self.engine.take_outgoing()
-        if outgoing and self._transport is not None:
-            self._manager.bytes_out.add(sum(map(len, outgoing)))
-            self._transport.writelines(outgoing)
-            waiting = self._transport.get_write_buffer_size()
-            if waiting > self._manager.settings.waiting_bytes_max and not self.closing:
-                self._ended(SlowReader(waiting=waiting))
-                # Without GOODBYE, for which there is no room.
-                self._manager.loop.call_soon(self.abort)
+        transport, outgoing = self._transport, self.engine.take_outgoing()
+        if outgoing and transport is not None:
+            self._manager.bytes_out.total += sum(map(len, outgoing))
+            transport.writelines(outgoing)
+            if self.paused and not self.closing:
+                waiting = transport.get_write_buffer_size()
+                if waiting > self._manager.settings.waiting_bytes_max:
+                    self._ended(SlowReader(waiting=waiting))
+                    # Without GOODBYE, for which there is no room.
+                    self._manager.loop.call_soon(self.abort)
 
     def tick(self, now_ms: int) -> int:
         """Heartbeats and time-outs. Returns when to be called again, 0 for never."""

@@ -26,6 +26,7 @@ from clarion.wire import commands, frames
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Frame, Type
 
+_RELAYED_FLAGS = frames.RESEND | frames.UNTIL_ANY | frames.UNTIL_EVERY
 BUS_WAITING_BYTES_MAX = 2 * limits.PUBLISH_PENDING_BYTES_MAX
 """When so much waits for the bus, batches are refused …"""
 BUS_WAITING_BYTES_END = 2 * BUS_WAITING_BYTES_MAX
@@ -52,6 +53,7 @@ class Relay:
         self._watch: Subscription | None = None
         self._awaiting: set[Session] = set()
         self._congested: list[tuple[Session, int, bytes]] = []
+        self._congested_streams: dict[tuple[Session, bytes], None] = {}
         self.sessions: dict[int, Session] = {}
         self._before_relay = registry.test_point("cm.before_relay", meaning="a client's frame is about to be relayed")
         self._before_reply = registry.test_point("cm.before_reply", meaning="a command is about to reach its client")
@@ -84,8 +86,11 @@ class Relay:
             return
         destination: str | None = None
         try:
-            if kind == Type.PUBLISH:
-                if not self._take_batch(session, connection.engine.batch_bytes_max, payload):
+            if kind == Type.PUBLISH or kind == Type.STAGE or kind == Type.PUBLISH_LARGE:
+                if not self._take_batch(session, connection.engine.batch_bytes_max, kind, payload):
+                    return
+            elif kind == Type.FRAGMENT:
+                if not self._take_fragment(session, payload):
                     return
             elif kind == Type.CREDIT:
                 gateway.check_credit(payload)
@@ -102,9 +107,20 @@ class Relay:
             raise NotReady(detail="the bus is congested")
         if self._before_relay.armed:
             self._before_relay.fire()
-        session.relayed = True
-        command = commands.encode(kind, session.identity, [payload], flags & frames.RESEND)
+        if not session.relayed:
+            session.relayed = True
+            self._introduce(connection, session)
+        command = commands.encode(kind, session.identity, [payload], flags & _RELAYED_FLAGS)
         self._bus.publish(commands.group_channel(route(destination)), command)
+
+    def _introduce(self, connection: Connection, session: Session) -> None:
+        """Tell a message manager whose session it is, before anything else of it."""
+        said = {
+            "producer": session.producer.to_bytes(16, "big"),
+            "connection": connection.identity.to_bytes(16, "big"),
+        }
+        opened = commands.encode(commands.SESSION_OPENED, session.identity, [frames.pack(said)])
+        self._bus.publish(commands.group_channel(route(None)), opened)
 
     def _open(self, connection: Connection, channel: int, payload: memoryview) -> None:
         producer = gateway.check_open(payload)
@@ -114,12 +130,13 @@ class Relay:
             producer = self._identity.next_id()
         session = Session(identity, producer, channel, connection, connection.engine.producer_window_bytes)
         self.sessions[identity] = session
+        connection.identity = connection.identity or identity
         connection.sessions[channel] = session
         connection.reply(Type.OPENED, channel, [frames.pack({"producer": producer.to_bytes(16, "big")})])
 
-    def _take_batch(self, session: Session, batch_bytes_max: int, payload: memoryview) -> bool:
-        """Whether a PUBLISH is to be relayed; if not, it is answered, or dropped as one that follows a refused one."""
-        batch = gateway.check_publish(payload, session.producer)
+    def _take_batch(self, session: Session, batch_bytes_max: int, kind: int, payload: memoryview) -> bool:
+        """Whether a batch is to be relayed; if not, it is answered, or dropped as one that follows a refused one."""
+        batch = gateway.check_publish(kind, payload, session.producer)
         first = ids.sequence_of(batch.first_id)
         try:
             if batch.size > batch_bytes_max:
@@ -141,6 +158,30 @@ class Relay:
         self._congested.append((session, first, batch.destination))
         said = {"destination": batch.destination.decode(), "reason": "the bus is congested"}
         session.connection.reply(Type.REFUSED, session.channel, [frames.FLOOR.pack(first), frames.pack(said)])
+
+    def _take_fragment(self, session: Session, payload: memoryview) -> bool:
+        """As `_take_batch`, for a part of a large body."""
+        fragment = gateway.check_fragment(payload, session.producer)
+        size = len(fragment.data)
+        try:
+            gateway.destination_name(fragment.destination)
+        except BadName as error:
+            self._answer_fragment(session, fragment.stream, size, frames.STORED_FAILED, frames.error_facts(error))
+            return False
+        if self._bus.waiting_bytes > BUS_WAITING_BYTES_MAX:
+            self._congested_streams[session, fragment.stream] = None
+            reason = {"reason": "the bus is congested"}
+            self._answer_fragment(session, fragment.stream, size, frames.STORED_WAIT, reason)
+            return False
+        session.fragments.take(size)
+        return True
+
+    @staticmethod
+    def _answer_fragment(session: Session, stream: bytes, size: int, how: int, said: object = None) -> None:
+        answer = [frames.STORED.pack(stream, 0, size, how)]
+        if said is not None:
+            answer.append(frames.pack(said))
+        session.connection.reply(Type.FRAGMENT_STORED, session.channel, list(answer))
 
     # --- from message managers ------------------------------------------------------------------------
 
@@ -185,6 +226,10 @@ class Relay:
             congested, self._congested = self._congested, []
             for session, first, destination in congested:
                 session.connection.reply(Type.RESUME, session.channel, [frames.FLOOR.pack(first), destination])
+        if self._congested_streams and self._bus.waiting_bytes < BUS_WAITING_BYTES_MAX // 2:
+            congested_streams, self._congested_streams = self._congested_streams, {}
+            for session, stream in congested_streams:
+                self._answer_fragment(session, stream, 0, frames.STORED_GO)
 
     def end(self, session: Session, *, clean: bool) -> None:
         """A session is over: tell the message manager."""

@@ -102,6 +102,27 @@ class ProducerWindow:
             del self._bytes[sent.destination]
 
 
+class FragmentWindow:
+    """Bytes of large bodies that were relayed and not answered; the answers say how many each is for."""
+
+    __slots__ = ("_window", "unanswered_bytes")
+
+    def __init__(self, window_bytes: int) -> None:
+        self._window = window_bytes
+        self.unanswered_bytes = 0
+
+    def take(self, size: int) -> None:
+        """Count a fragment. Raises `CreditExceeded`."""
+        if self.unanswered_bytes and self.unanswered_bytes + size > self._window:
+            sent = self.unanswered_bytes + size
+            raise CreditExceeded(sent=sent, destination="large bodies", window=self._window)
+        self.unanswered_bytes += size
+
+    def settle(self, size: int) -> None:
+        """A message manager has answered so many bytes."""
+        self.unanswered_bytes = max(0, self.unanswered_bytes - size)
+
+
 class _Answer(msgspec.Struct):
     request: int
 
@@ -112,7 +133,17 @@ _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 class Session:
     """One session of one connection."""
 
-    __slots__ = ("_awaited", "_expired", "channel", "connection", "identity", "producer", "relayed", "window")
+    __slots__ = (
+        "_awaited",
+        "_expired",
+        "channel",
+        "connection",
+        "fragments",
+        "identity",
+        "producer",
+        "relayed",
+        "window",
+    )
 
     def __init__(self, identity: int, producer: int, channel: int, connection: Connection, window_bytes: int) -> None:
         self.identity = identity
@@ -120,6 +151,7 @@ class Session:
         self.channel = channel
         self.connection = connection
         self.window = ProducerWindow(window_bytes)
+        self.fragments = FragmentWindow(window_bytes)
         self.relayed = False
         """Whether a message manager has heard of it."""
         self._awaited: dict[int, tuple[int, int]] = {}
@@ -170,6 +202,8 @@ class Session:
             case Type.PUBLISH_FAILED:
                 first, count, _zero = frames.SETTLED.unpack_from(payload)
                 self.window.settle(first, count)
+            case Type.FRAGMENT_STORED:
+                self.fragments.settle(frames.STORED.unpack_from(payload)[2])
             case Type.REFUSED:
                 first = frames.FLOOR.unpack_from(payload)[0]
                 self.window.refuse(first, _refused_name(payload[frames.FLOOR.size :]))

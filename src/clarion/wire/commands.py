@@ -5,9 +5,9 @@ same payload as the client frame of that type, so a client manager relays withou
 Commands to a message manager are addressed to a destination's group; commands to a client are
 addressed to its session: the channel follows from the session's id, never from a machine's name.
 
-Beyond the types of `frames.Type` there are two by which a client manager speaks of a session itself:
-`SESSION_ENDED` (cleanly: its producers may be forgotten too) and `SESSION_FLOW` (its client does not read as
-fast as it is sent to: deliver no more for now, or again).
+Beyond the types of `frames.Type` there are three by which a client manager speaks of a session itself:
+`SESSION_OPENED` (before its first command: whose it is), `SESSION_ENDED` (cleanly: its producers may be forgotten
+too) and `SESSION_FLOW` (its client does not read as fast as it is sent to: deliver no more for now, or again).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ SESSION_ENDED = 100
 """From a client manager: payload {clean: bool, producer: 16 bytes}."""
 SESSION_FLOW = 101
 """From a client manager: payload {paused: bool}."""
+SESSION_OPENED = 102
+"""From a client manager: payload {producer: 16 bytes, connection: 16 bytes, the same for its other sessions}."""
 
 
 class Command(NamedTuple):

@@ -46,6 +46,11 @@ class Type(IntEnum):
     REFUSED = 22  # S first producer sequence u64, {destination, reason}: send again after RESUME
     RESUME = 23  # S first producer sequence u64, destination
     PUBLISH_FAILED = 24  # S first producer sequence u64, count u32, zero u32, {code, facts}
+    STAGE = 25  # C transaction u64, floor u64, batch: PUBLISH within a transaction, answered alike
+    DELIVERED = 26  # S (first producer sequence u64, count u32, how u32) …: what UNTIL_* asked for
+    FRAGMENT = 27  # C stream 24 bytes, offset u64, name bytes u16, destination, data: bytes of a large body
+    FRAGMENT_STORED = 28  # S stream 24 bytes, stored u64, answered bytes u32, how u32, {reason | code, facts}
+    PUBLISH_LARGE = 29  # C stream 24 bytes, transaction u64 (0: none), floor u64, batch: the message of a large body
     SUBSCRIBE = 30  # C {request, consumer, …}, answered by REPLY or ERROR
     CREDIT = 31  # C consumer u32, messages u32, bytes u64
     DELIVER = 32  # S consumer u32, slices u32, slice …
@@ -53,13 +58,21 @@ class Type(IntEnum):
     REJECT = 34  # C as CONFIRM
     UNSUBSCRIBE = 35  # C {request, consumer, unseen, delete}, answered by REPLY or ERROR
     CONSUMER_CLOSED = 36  # S consumer u32, zero u32, {code, facts}
+    RETURN = 37  # C {request, consumer, ranges, reason, delay_ms}: REJECT with a reason
+    MERGED = 38  # S {consumer, merged: [(number, destination) …]}: more destinations of a pattern
     REQUEST = 40  # C {request, verb, arguments}
     REPLY = 41  # S {request, result}
     ERROR = 42  # S {request, code, facts}
 
 
 RESEND = 1
-"""Flag of PUBLISH: this batch was sent before and its outcome is not known."""
+"""Flag of PUBLISH and STAGE: this batch was sent before and its outcome is not known."""
+UNTIL_ANY = 2
+"""Flag of PUBLISH: also say DELIVERED when one subscription has confirmed …"""
+UNTIL_EVERY = 4
+"""… or when every subscription has."""
+MERGED_NUMBER_MIN = 1 << 31
+"""Numbers of consumers from here on are given by the server, to the destinations of a pattern."""
 
 
 class Frame(NamedTuple):
@@ -150,7 +163,20 @@ def error_facts(error: ClarionError) -> dict[str, object]:
 # --- hot payloads -------------------------------------------------------------------------------
 
 FLOOR = struct.Struct("<Q")
+STAGED = struct.Struct("<QQ")
+"""Transaction and floor."""
+FRAGMENT = struct.Struct("<24sQH")
+"""Stream, offset of the first byte, bytes of the destination's name; the name and the data follow."""
+STORED = struct.Struct("<24sQII")
+"""Stream, how much of it is durable, how many bytes of fragments are answered by this, how."""
+STORED_ALL, STORED_ELSE, STORED_WAIT, STORED_GO, STORED_FAILED = 0, 1, 2, 3, 4
+"""How a fragment was answered: stored; not, it does not begin where the body ends so far; not, send it again after
+GO; go on; never."""
+LARGE = struct.Struct("<24sQQ")
+"""Stream, transaction, floor."""
 SETTLED = struct.Struct("<QII")
+CONFIRMED, UNWANTED, EXPIRED, DEAD = 0, 1, 2, 3
+"""How a DELIVERED came about: confirmed; nobody was to have it; it expired; it became a dead message."""
 CREDIT = struct.Struct("<IIQ")
 ACK = struct.Struct("<IIQ")
 RANGE = struct.Struct("<QQ")
@@ -171,6 +197,29 @@ class Slice(NamedTuple):
     delivery_count: int
     redelivered: bool
     batch: memoryview
+
+
+class Fragment(NamedTuple):
+    """Some bytes of a large body on their way to the broker."""
+
+    stream: bytes
+    offset: int
+    destination: bytes
+    data: memoryview
+
+
+def fragment_parts(stream: bytes, offset: int, destination: bytes, data: Buffer) -> list[Buffer]:
+    """Payload of FRAGMENT."""
+    return [FRAGMENT.pack(stream, offset, len(destination)) + destination, data]
+
+
+def unpack_fragment(payload: memoryview) -> Fragment:
+    """Payload of FRAGMENT. Raises `BadFrame` when it is too short or too long."""
+    stream, offset, name_bytes = FRAGMENT.unpack_from(payload)
+    at = FRAGMENT.size + name_bytes
+    if not at < len(payload) <= at + limits.FRAGMENT_BYTES_MAX:
+        raise BadFrame(detail=f"a fragment of {len(payload)} bytes")
+    return Fragment(stream, offset, bytes(payload[FRAGMENT.size : at]), payload[at:])
 
 
 def pack_ack(consumer: int, request: int, ranges: Ranges) -> bytes:

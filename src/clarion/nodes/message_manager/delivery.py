@@ -13,10 +13,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from clarion import limits
+from clarion.core.consumer import Consumer
 from clarion.core.destination import Destination
-from clarion.core.dispatch import DeliverySlice, dispatch
+from clarion.core.dispatch import dispatch
 from clarion.core.entries import Kind, Mark, Ranges
-from clarion.core.subscription import Consumer, Range, Subscription
+from clarion.core.subscription import Range, Subscription
+from clarion.core.turn import DeliverySlice, Turn
 from clarion.errors import JournalFull
 from clarion.nodes.logging import ERROR, event
 from clarion.wire import frames
@@ -62,10 +64,14 @@ class Delivery:
             self._host.soon(self._run)
 
     def _turn(self, destination: Destination) -> None:
-        turn = dispatch(destination, self._host.cache, _TURN_BYTES)
+        now_ms = self._host.now_ms()
+        turn = dispatch(destination, self._host.cache, _TURN_BYTES, now_ms, self._host.policy(destination).ttl_ms_max)
         for consumer, slices in turn.deliveries.items():
             self._send(consumer, slices)
+            self._host.watching.delivered(destination, slices, now_ms)
             self._host.reader.ahead(destination, slices[-1][0])
+            if consumer.visibility_ms:
+                self._host.clockwork.look(destination)
         for page in turn.missing:
             if self._host.reader.is_durable(page):
                 self._host.reader.want(destination, page, lambda: self.wake(destination))
@@ -76,8 +82,28 @@ class Delivery:
             self._mark(destination, subscription)
         for damaged in turn.damaged:
             self._host.spawn(self.give_up(destination, damaged))
+        if turn.expired or turn.unwanted:
+            self._set_aside(destination, turn)
         if turn.more:
             self.wake(destination)
+
+    def _set_aside(self, destination: Destination, turn: Turn) -> None:
+        """What must not be delivered: it has expired, or its subscription does not select it."""
+        for subscription, expired in turn.expired:
+            self._host.dead.expire(destination, subscription, [expired])
+        unwanted: dict[Subscription, list[Range]] = {}
+        for subscription, run in turn.unwanted:
+            unwanted.setdefault(subscription, []).append(run)
+        for subscription, ranges in unwanted.items():
+            for at in range(0, len(ranges), limits.RANGES_PER_FRAME_MAX):
+                self._pass_over(destination, subscription, ranges[at : at + limits.RANGES_PER_FRAME_MAX])
+
+    def _pass_over(self, destination: Destination, subscription: Subscription, ranges: list[Range]) -> None:
+        try:
+            self._host.consuming.log_confirm(destination, subscription, ranges)
+        except JournalFull:
+            return  # they are passed over again by the next consumer, or after the next start
+        self._host.log.after(lambda: self._host.consuming.settled(destination, ranges))
 
     def _send(self, consumer: Consumer, slices: list[DeliverySlice]) -> None:
         self._before()

@@ -18,30 +18,61 @@ from clarion import limits
 from clarion.bus.interface import Bus, Subscription
 from clarion.core.cache import PageCache
 from clarion.core.destination import QUEUE, Destination
-from clarion.core.entries import Create, Kind, decode_moved
+from clarion.core.entries import (
+    STAGED_PAGE,
+    Create,
+    Drop,
+    Kind,
+    Transfer,
+    decode_moved,
+    decode_moved_fragment,
+)
+from clarion.core.policies import Effective, PolicyTable
 from clarion.core.state import State
 from clarion.core.subscription import Range
-from clarion.errors import ClarionError, ConfigurationError, InternalFault, JournalError, LimitReached, WrongKind
+from clarion.core.wellknown import KINDS, is_temporary, receivable, sendable
+from clarion.errors import (
+    BadArgument,
+    ClarionError,
+    ConfigurationError,
+    InternalFault,
+    JournalError,
+    JournalFull,
+    LimitReached,
+    NoSuchDestination,
+    WrongKind,
+)
+from clarion.ids import IdGenerator
 from clarion.instruments import Registry
 from clarion.journal import FileStore, Journal, JournalOptions, Probe, Recovery, ThreadCommitter
 from clarion.journal import Kind as JournalKind
-from clarion.message import parse_destination
+from clarion.message import DestinationName
 from clarion.nodes.logging import ERROR, INFO, WARNING, event
+from clarion.nodes.message_manager.clockwork import Clockwork
 from clarion.nodes.message_manager.consuming import Consuming
+from clarion.nodes.message_manager.dead import Dead
 from clarion.nodes.message_manager.delivery import Delivery
 from clarion.nodes.message_manager.log import EntryLog
+from clarion.nodes.message_manager.merging import Merging
 from clarion.nodes.message_manager.publishing import Publishing
 from clarion.nodes.message_manager.reading import PageReader
 from clarion.nodes.message_manager.requests import Requests
-from clarion.nodes.message_manager.sessions import Sessions
+from clarion.nodes.message_manager.retention import Retention
+from clarion.nodes.message_manager.sessions import Session, Sessions
+from clarion.nodes.message_manager.streaming import Streaming
+from clarion.nodes.message_manager.subscribing import Subscribing
+from clarion.nodes.message_manager.temporary import Temporary
+from clarion.nodes.message_manager.transacting import Transacting
 from clarion.nodes.message_manager.upkeep import Upkeep
+from clarion.nodes.message_manager.watching import Watching
 from clarion.settings import Settings
 from clarion.wire import commands, frames
-from clarion.wire.batch import Buffer
+from clarion.wire.batch import Batch, Buffer
 
 OpenJournal = Callable[[JournalOptions, Probe], tuple[Journal, Recovery]]
 _RESUME_S = 0.005
 """Room that comes back is gathered for so long before producers that wait are told."""
+_LEFT_OVER_MS = 100
 _log = logging.getLogger("clarion.mm")
 _PROBES = (
     ("journal.before_write", "a group is about to be written"),
@@ -80,6 +111,7 @@ class MessageManager:
         self.cache = PageCache(settings.message_manager.read_cache_bytes)
         self.started_ms = 0
         self._resuming = False
+        self._left_over: list[Callable[[], None]] = []
         self._resolved: dict[str, Destination] = {}
         """Texts that were checked before: parsing a name costs more than storing a small batch."""
 
@@ -95,11 +127,17 @@ class MessageManager:
         for destination in self.state.destinations.values():
             for page in destination.pages:
                 self.journal.retain(page.position, page.live)
+            for staged in destination.stages:
+                self.journal.retain(staged.position, staged.span)
+        for stream in self.state.streams:
+            for position, size in stream.spaces(self.state.segment_bytes):
+                self.journal.retain(position, size)
         self.journal.start()
         self.state.recovered()
         for destination in self.state.destinations.values():
             self.release(destination, [(1, destination.tail)])
         self.upkeep.measure()
+        self._resume_work()
         self.bus.after_burst = self.journal.flush
         group = self.settings.message_manager.group
         self._subscriptions = [
@@ -147,7 +185,10 @@ class MessageManager:
             raise JournalError(detail=f"{path}: {error.strerror or error}") from error
 
     def _build(self) -> None:
-        self.state = State(self.journal.status().segment_bytes)
+        policies = PolicyTable(self.settings.destinations.rules)
+        self.state = State(self.journal.status().segment_bytes, policies)
+        self._ids = IdGenerator.begin(self.settings.node.site, self.settings.node.node, self.now_ms())
+        self._own_producer, self._own_sequence = self._ids.next_producer(), 1
         self.publishing = Publishing(self)
         self.log = EntryLog(self.journal, self.state, self._committed)
         durable = self.journal.on_durable
@@ -155,19 +196,33 @@ class MessageManager:
         self.journal.on_room = self.publishing.resume
         self.reader = PageReader(self.journal, self.cache, self._loop, self._fault)
         self.delivery = Delivery(self)
+        self.subscribing = Subscribing(self)
         self.consuming = Consuming(self)
+        self.merging = Merging(self)
+        self.clockwork = Clockwork(self)
+        self.dead = Dead(self)
+        self.watching = Watching(self)
+        self.retention = Retention(self)
+        self.temporary = Temporary(self)
+        self.streaming = Streaming(self)
+        self.transacting = Transacting(self)
         self.upkeep = Upkeep(self)
         self.requests = Requests(self)
         self._handlers = {
             frames.Type.PUBLISH: self.publishing.handle,
+            frames.Type.STAGE: self.publishing.handle_staged,
+            frames.Type.PUBLISH_LARGE: self.publishing.handle_large,
+            frames.Type.FRAGMENT: self.streaming.handle,
             frames.Type.SUBSCRIBE: self.consuming.subscribe,
             frames.Type.UNSUBSCRIBE: self.consuming.unsubscribe,
             frames.Type.CREDIT: self.consuming.credit,
             frames.Type.CONFIRM: self.consuming.confirm,
             frames.Type.REJECT: self.consuming.reject,
+            frames.Type.RETURN: self.consuming.reject_with_reason,
             frames.Type.REQUEST: self.requests.handle,
+            commands.SESSION_OPENED: self._session_opened,
             commands.SESSION_ENDED: self._session_ended,
-            commands.SESSION_FLOW: self.consuming.flow,
+            commands.SESSION_FLOW: self._session_flow,
         }
 
     def _recover(self, recovery: Recovery) -> None:
@@ -175,14 +230,47 @@ class MessageManager:
         self.state.load(recovery.checkpoint_parts)
         for record in recovery.records:
             if record.kind == JournalKind.MOVED:
-                if record.body is not None:
+                if (moved := decode_moved_fragment(record.head)) is not None:
+                    stream = self.state.streams.get(moved[0])
+                    if stream is not None and record.body is not None:
+                        stream.move(moved[1], record.position, record.span)
+                elif record.body is not None:
                     identity, first, _ = decode_moved(record.head, record.body)
                     destination = self.state.destinations.get(identity)
-                    if destination is not None:
+                    if destination is None:
+                        continue
+                    if first & STAGED_PAGE:
+                        destination.stages.move(first & ~STAGED_PAGE, record.position, record.span)
+                    else:
                         destination.pages.move(first, record.position, record.span)
             elif record.kind >= Kind.PUBLISH:
                 span = 0 if record.body is None else record.span
                 self.state.apply(record.index, record.kind, record.head, record.position, span)
+        self.state.count_streams()
+
+    def _resume_work(self) -> None:
+        """What an earlier run left to do, and what can be done without room in the log."""
+        self.merging.recovered()
+        self._left_over = [self._make_wellknown, *self.temporary.recovered(), *self.transacting.recovered()]
+        self._left_over.append(self.streaming.recovered)
+        for destination in list(self.state.destinations.values()):
+            for subscription in destination.subscriptions.values():
+                self.consuming.bury_worn(destination, subscription, [(1, destination.tail)])
+            self.clockwork.look(destination)
+        self._do_left_over()
+
+    def _do_left_over(self) -> None:
+        """The rest, now or as soon as there is room."""
+        try:
+            while self._left_over:
+                self._left_over[0]()
+                del self._left_over[0]
+        except JournalFull:
+            self.later(_LEFT_OVER_MS, self._do_left_over)
+
+    def _make_wellknown(self) -> None:
+        for name in KINDS:
+            self.system(name)
 
     def _report(self, recovery: Recovery, seconds: float) -> None:
         for lost in recovery.lost:
@@ -204,6 +292,7 @@ class MessageManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if hasattr(self, "reader"):
             await self.reader.close()
+            await self._loop.run_in_executor(None, self.streaming.reading.close)
         if hasattr(self, "journal"):
             await self._loop.run_in_executor(None, self.journal.close)
 
@@ -251,6 +340,19 @@ class MessageManager:
         if request:
             self.send(session, frames.Type.ERROR, [frames.pack({"request": request, **frames.error_facts(error)})])
 
+    def _session_opened(self, command: commands.Command) -> None:
+        facts = frames.unpack(command.payload)
+        producer, connection = (int.from_bytes(facts[key], "big") for key in ("producer", "connection"))
+        earlier = self.sessions.introduce(command.session, producer, connection)
+        if earlier:
+            # Its client came back by another client manager before the end of the first one was heard of. What was
+            # in flight there comes back now, before anything newer is delivered.
+            self._end(earlier, producer, clean=False)
+
+    def _session_flow(self, command: commands.Command) -> None:
+        self.consuming.flow(command)
+        self.streaming.reading.pump()
+
     def _session_ended(self, command: commands.Command) -> None:
         facts = frames.unpack(command.payload)
         self._end(command.session, int.from_bytes(facts["producer"], "big"), bool(facts["clean"]))
@@ -258,8 +360,12 @@ class MessageManager:
     def _end(self, identity: int, producer: int, clean: bool) -> None:
         session = self.sessions.pop(identity)
         if session is not None:
+            self.transacting.ended(session)
             self.consuming.ended(session)
             self.publishing.ended(session, producer, clean)
+            self.streaming.ended(session, producer, clean)
+            self.watching.ended(identity)
+            self.temporary.ended(session)
 
     def _member(self, name: str, present: bool) -> None:
         """A client manager that vanished takes its sessions along."""
@@ -270,38 +376,141 @@ class MessageManager:
 
     # --- for the parts --------------------------------------------------------------------------------
 
+    def now_ms(self) -> int:
+        """Unix time."""
+        return time.time_ns() // 1_000_000
+
+    def later(self, wait_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back in so many milliseconds."""
+        return self._loop.call_later(wait_ms / 1000, self._guarded, callback)
+
+    def policy(self, destination: Destination) -> Effective:
+        """What holds for a destination now."""
+        return self.state.policies.effective(destination.name)
+
     def resolve(self, text: str) -> Destination:
-        """The destination somebody named, created on first use. Raises `WrongKind`, `BadName`, `LimitReached`."""
+        """The destination that a client sends to, created on first use.
+
+        Raises `WrongKind`, `BadName`, `LimitReached`, and `NoSuchDestination` for a temporary one that is gone.
+        """
         known = self._resolved.get(text)
         if known is not None and self.state.destinations.get(known.identity) is known:
             return known
-        kind, name = parse_destination(text)
-        found = self.state.find(name) or self.create(kind or QUEUE, name)
-        if kind is not None and kind != found.kind:
-            raise WrongKind(destination=name, kind=found.kind, wanted=kind)
+        found = self._resolve(sendable(text))
         if len(self._resolved) >= limits.DESTINATIONS_MAX:
             self._resolved.clear()
         self._resolved[text] = found
         return found
 
+    def resolve_source(self, text: str, session: Session) -> Destination:
+        """The destination that a client consumes from: its own temporary ones, and some of the system's, too."""
+        found = self._resolve(receivable(text))
+        if is_temporary(found.name) and not self.temporary.is_owner(found, session):
+            raise BadArgument(argument="destination", detail=f"{found} is another connection's")
+        return found
+
+    def _resolve(self, wanted: DestinationName) -> Destination:
+        kind, name = wanted
+        found = self.state.find(name)
+        if found is None:
+            if is_temporary(name):
+                raise NoSuchDestination(destination=name)
+            found = self.create(kind or QUEUE, name)
+        if kind is not None and kind != found.kind:
+            raise WrongKind(destination=name, kind=found.kind, wanted=kind)
+        return found
+
+    def system(self, name: str) -> Destination:
+        """One of the destinations that always exist."""
+        found = self.state.find(name)
+        return self.create(KINDS[name], name) if found is None else found
+
     def create(self, kind: str, name: str, quota_bytes: int | None = None) -> Destination:
         """A new destination."""
-        if len(self.state.destinations) >= limits.DESTINATIONS_MAX:
+        if len(self.state.destinations) >= limits.DESTINATIONS_MAX + len(KINDS):
             raise LimitReached(what="destinations", limit=limits.DESTINATIONS_MAX)
         identity = self.state.next_destination
         quota = quota_bytes or self.settings.destinations.quota_bytes or 0
-        self.log.write(Kind.CREATE, Create(identity, kind, name, quota).encode())
-        return self.state.destinations[identity]
+        patterns = self.merging.durable_for(name) if kind != QUEUE else []
+        self.log.write(Kind.CREATE, Create(identity, kind, name, quota, patterns).encode())
+        made = self.state.destinations[identity]
+        self.merging.created(made)
+        return made
+
+    def drop(self, destination: Destination) -> None:
+        """Remove a destination with all that is in it; its consumers are told. Raises `JournalFull`."""
+        self.log.write(Kind.DROP, Drop(destination.identity).encode())
+        self.consuming.dropped(destination)
+        self.streaming.free_dropped()
+
+        def durable() -> None:
+            # What there is now: effects of entries before this one have freed pages meanwhile, or moved them.
+            for page in list(destination.pages):
+                destination.pages.free(page)
+                self.journal.release(page.position, page.live)
+                self.cache.drop(destination.identity, page.first)
+            for staged in list(destination.stages):
+                self.journal.release(staged.position, staged.span)
+            streams = [*destination.large.values(), *(staged.stream for staged in destination.stages)]
+            destination.large.clear()
+            self.streaming.let_go(destination, streams)
+            self.release_dropped(destination)  # of an outcome whose effects found it gone
+
+        self.log.after(durable)
+
+    def own_ids(self, count: int) -> int:
+        """The first of so many ids, for messages that the broker itself makes."""
+        first = self._own_producer + self._own_sequence
+        self._own_sequence += count
+        return first
+
+    def transfer(self, entry: Transfer, batch: Buffer) -> None:
+        """Write messages that go from one destination to another; they are seen when that is durable."""
+        target = self.state.destinations[entry.destination]
+        position, span = self.log.transfer(entry.encode(), batch)
+        self.journal.retain(position, span)
+        self.streaming.hold(target, entry)
+        self.cache.published(target.identity, entry.first, False, entry.first, Batch(batch))
+        tail = target.tail
+        self.log.after(lambda: self.shown(target, tail))
+
+    def shown(self, destination: Destination, tail: int) -> None:
+        """Everything below `tail` is durable and visible."""
+        if self.state.destinations.get(destination.identity) is not destination:
+            return
+        first, destination.visible = destination.visible, max(destination.visible, tail)
+        self.watching.stored(destination, first, tail, self.now_ms())
+        self.watching.shown(destination, first)
+        self.delivery.wake(destination)
+        if not destination.subscriptions:
+            self.release(destination)
+        if destination.expiry_next_ms:
+            self.clockwork.look(destination)
+
+    def release_dropped(self, destination: Destination) -> None:
+        """Batches of a transaction that was rolled back need their space no more."""
+        dropped, destination.dropped = destination.dropped, []
+        for position, span in dropped:
+            self.journal.release(position, span)
+        streams, destination.dropped_streams = destination.dropped_streams, []
+        self.streaming.let_go(destination, streams)
 
     def quota_bytes(self, destination: Destination) -> int:
         """Its own quota, or half of what the journal can hold: one abandoned subscription leaves the rest."""
-        return destination.bytes_quota or self.upkeep.capacity_bytes // 2
+        said = self.policy(destination).quota_bytes
+        return said or destination.bytes_quota or self.upkeep.capacity_bytes // 2
 
     def release(self, destination: Destination, ranges: Sequence[Range] = ()) -> None:
         """Free what nobody needs."""
         for page in destination.release(ranges):
             self.journal.release(page.position, page.live)
             self.cache.drop(destination.identity, page.first)
+        if destination.large:
+            self.streaming.let_go(destination, destination.release_large(ranges))
+        self.room_came()
+
+    def room_came(self) -> None:
+        """Producers that wait for room may go on, soon."""
         if self.publishing.waiting and not self._resuming:
             self._resuming = True
             self._loop.call_later(_RESUME_S, self._resume)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from clarion.core.entries import Kind, Publish
+from clarion.core.entries import Kind, Large, Publish, Stage
 from clarion.core.state import State
 from clarion.journal import Journal
 from clarion.wire.batch import Buffer
@@ -42,6 +42,31 @@ class EntryLog:
         location = self._journal.append(Kind.PUBLISH, entry.encode(), batch)
         self._last = location.position
         self._state.apply_publish(location.index, entry, location.position, location.span)
+        return location.position, location.span
+
+    def stage(self, entry: Stage, batch: Buffer) -> None:
+        """`publish` of a batch that is not visible yet."""
+        self._write_with(Kind.STAGE, entry.encode(), batch)
+
+    def large(self, entry: Large, batch: Buffer) -> tuple[int, int]:
+        """`publish` or `stage` of a message with a large body: (position, span)."""
+        return self._write_with(Kind.LARGE, entry.encode(), batch)
+
+    def fragment(self, head: bytes, data: Buffer) -> tuple[int, int]:
+        """`write` of a part of a large body, which may not enter the reserve: (position, span)."""
+        return self._write_with(Kind.FRAGMENT, head, data)
+
+    def transfer(self, head: bytes, batch: Buffer) -> tuple[int, int]:
+        """`write` of messages that go from one destination to another: (position, span).
+
+        They need room like those of producers: the reserve must not fill with dead messages.
+        """
+        return self._write_with(Kind.TRANSFER, head, batch)
+
+    def _write_with(self, kind: int, head: bytes, body: Buffer) -> tuple[int, int]:
+        location = self._journal.append(kind, head, body)
+        self._last = location.position
+        self._state.apply(location.index, kind, head, location.position, location.span)
         return location.position, location.span
 
     def after(self, effect: Effect) -> None:

@@ -6,6 +6,8 @@ Rules
     2. PUBLISHED leaves only when the batch is durable, also for a double.
     3. Admission looks at the destination's quota, the journal's room beyond its reserve, and what is
        not durable yet; it never waits, so one full destination delays no other.
+    4. A batch of a transaction, or one with a time to be delivered at, is stored in the wings: it is confirmed
+       alike, and seen when its transaction is committed and its time has come.
 """
 
 from __future__ import annotations
@@ -14,10 +16,20 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from clarion import ids, limits
-from clarion.core.destination import Destination
-from clarion.core.entries import Kind, ProducersClosed, Publish
+from clarion.core.destination import TOPIC, Destination
+from clarion.core.entries import Kind, Large, ProducersClosed, Publish, Stage
 from clarion.core.producers import Verdict
-from clarion.errors import BadBatch, ClarionError, JournalFull, ProducerForgotten
+from clarion.core.sift import earliest_expiry_ms
+from clarion.core.streams import Stream
+from clarion.errors import (
+    BadBatch,
+    Blocked,
+    ClarionError,
+    JournalFull,
+    LimitReached,
+    MessageTooLarge,
+    ProducerForgotten,
+)
 from clarion.nodes.message_manager.sessions import Session
 from clarion.wire import frames
 from clarion.wire.batch import Batch
@@ -26,6 +38,10 @@ from clarion.wire.commands import Command
 if TYPE_CHECKING:
     from clarion.nodes.message_manager.host import MessageManager
 
+_STAGED_BATCHES_MAX = 1_000_000
+"""Batches in the wings of one destination."""
+_PAUSE_MESSAGES = 1_000
+"""How far the slowest consumer of a topic may be behind before the topic pauses, if it is told to."""
 _LOW_WATER = 0.9
 """Producers are resumed when a destination holds less than this part of its quota."""
 
@@ -51,65 +67,195 @@ class Publishing:
     @property
     def waiting(self) -> int:
         """How many producers wait for room."""
-        return len(self._waiting)
+        return len(self._waiting) + self._host.streaming.waiting
 
     def handle(self, command: Command) -> None:
         """One PUBLISH."""
         floor = int(frames.FLOOR.unpack_from(command.payload)[0])
-        batch = Batch(command.payload[frames.FLOOR.size :])
+        self._take(command, floor, Batch(command.payload[frames.FLOOR.size :]), b"")
+
+    def handle_staged(self, command: Command) -> None:
+        """One STAGE: a batch of a transaction."""
+        number, floor = frames.STAGED.unpack_from(command.payload)
+        batch = Batch(command.payload[frames.STAGED.size :])
+        self._take(command, floor, batch, self._host.transacting.identity(ids.producer_of(batch.first_id), number))
+
+    def handle_large(self, command: Command) -> None:
+        """One PUBLISH_LARGE: the message of a large body whose fragments are here."""
+        stream, number, floor = frames.LARGE.unpack_from(command.payload)
+        batch = Batch(command.payload[frames.LARGE.size :])
+        transaction = self._host.transacting.identity(ids.producer_of(batch.first_id), number) if number else b""
+        self._take(command, floor, batch, transaction, stream)
+
+    def _take(self, command: Command, floor: int, batch: Batch, transaction: bytes, stream: bytes = b"") -> None:
         session = self._host.sessions.get(command.session)
         first = ids.sequence_of(batch.first_id)
         destination: Destination | None = None
         try:
             destination = self._host.resolve(batch.destination.decode())
-            self._judge(session, destination, batch, floor, bool(command.flags & frames.RESEND))
+            refused = session.refusing.get(destination.identity)
+            if refused is None or first <= refused:
+                self._judge(session, destination, batch, floor, command.flags, transaction, stream)
         except ClarionError as error:
             if destination is not None:
                 self._let_pass(session, destination)
             self._fail(session, first, batch.count, error)
 
-    def _judge(self, session: Session, destination: Destination, batch: Batch, floor: int, resend: bool) -> None:
+    def _judge(
+        self,
+        session: Session,
+        destination: Destination,
+        batch: Batch,
+        floor: int,
+        flags: int,
+        transaction: bytes,
+        stream: bytes,
+    ) -> None:
         producer, first = ids.producer_of(batch.first_id), ids.sequence_of(batch.first_id)
-        refused = session.refusing.get(destination.identity)
-        if refused is not None and first > refused:
-            return
+        resend = bool(flags & frames.RESEND)
         match destination.producers.judge(producer, first, first + batch.count, floor, resend):
             case Verdict.NEW:
-                self._admit(session, destination, batch, first, floor)
+                if transaction:
+                    self._host.transacting.check_open(session, transaction)
+                body = self._host.streaming.whole(destination, stream, batch) if stream else None
+                self._admit(session, destination, batch, first, floor, flags, transaction, body)
             case Verdict.DOUBLE:
                 self._doubles.add(batch.count)
                 self._host.log.after(lambda: self._settle(session.identity, first, batch.count))
+                if flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY):
+                    self._host.watching.again(session.identity, destination, batch)
             case Verdict.FORGOTTEN:
                 raise ProducerForgotten(producer=ids.format_id(producer))
             case verdict:
                 raise BadBatch(detail=verdict.value)
 
-    def _admit(self, session: Session, destination: Destination, batch: Batch, first: int, floor: int) -> None:
-        reason = self._no_room(destination, batch.size)
+    def _admit(
+        self,
+        session: Session,
+        destination: Destination,
+        batch: Batch,
+        first: int,
+        floor: int,
+        flags: int,
+        transaction: bytes,
+        body: Stream | None,
+    ) -> None:
+        policy = self._host.policy(destination)
+        if policy.message_bytes_max and batch.size > policy.message_bytes_max:
+            self._check_sizes(batch, policy.message_bytes_max)
+        reason = self.no_room(destination, batch.size)
         if reason is None:
             self._before()
-            entry = Publish(destination.identity, batch.count, destination.tail, floor, batch.first_id)
+            now_ms = self._host.now_ms()
+            until = (flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY)) >> 1
+            delayed = batch.deliver_at_ms > now_ms
+            staged = delayed or bool(transaction)
+            entry = Publish(
+                destination.identity,
+                batch.count,
+                0 if staged else destination.tail,
+                floor,
+                batch.first_id,
+                now_ms,
+                earliest_expiry_ms(batch, policy.ttl_ms_max),
+                batch.expiry_last_ms,
+                batch.priority,
+                until,
+            )
             try:
-                position, span = self._host.log.publish(entry, batch.buffer)
+                if staged:
+                    self._stage(session, destination, batch, first, entry, transaction, body)
+                    return
+                if body is None:
+                    position, span = self._host.log.publish(entry, batch.buffer)
+                else:
+                    position, span = self._host.log.large(_large(Stage(entry, 0, 0, b""), body), batch.buffer)
+                    self._host.streaming.completed(body)
             except JournalFull:
                 reason = "persistent memory is full"
             else:
                 self._stored(session, destination, batch, first, entry, position, span)
                 return
+        if policy.when_full == "fail":
+            raise Blocked(destination=str(destination), detail=reason)
         self._refusals.add()
         session.refusing[destination.identity] = first
         self._waiting[destination.identity, session.identity] = first
         payload = [frames.FLOOR.pack(first), frames.pack({"destination": str(destination), "reason": reason})]
         self._host.send(session.identity, frames.Type.REFUSED, payload)
 
-    def _no_room(self, destination: Destination, size: int) -> str | None:
+    @staticmethod
+    def _check_sizes(batch: Batch, limit: int) -> None:
+        for index in range(batch.count):
+            size = batch.data_bytes(index, index + 1)
+            if size > limit:
+                raise MessageTooLarge(size=size, limit=limit)
+
+    def _stage(
+        self,
+        session: Session,
+        destination: Destination,
+        batch: Batch,
+        first: int,
+        entry: Publish,
+        transaction: bytes,
+        body: Stream | None,
+    ) -> None:
+        """Store a batch in the wings."""
+        if len(destination.stages) >= _STAGED_BATCHES_MAX:
+            raise LimitReached(what=f"delayed batches of {destination}", limit=_STAGED_BATCHES_MAX)
+        stage = Stage(entry, destination.stages.next_number, batch.deliver_at_ms, transaction)
+        if body is None:
+            self._host.log.stage(stage, batch.buffer)
+        else:
+            self._host.log.large(_large(stage, body), batch.buffer)
+            self._host.streaming.completed(body)
+        staged = destination.stages.get(stage.number)
+        assert staged is not None
+        self._host.journal.retain(staged.position, staged.span)
+        self._let_pass(session, destination)
+        session.published.add(destination.identity)
+        if transaction:
+            session.transactions.add(transaction)
+        if entry.until:
+            self._host.watching.expect(session.identity, entry.first_id)
+        size, count = batch.size, batch.count
+        self.pending_bytes += size
+
+        def durable() -> None:
+            self._durable()
+            self.pending_bytes -= size
+            self._messages.add(count)
+            self._bytes.add(size)
+            self._settle(session.identity, first, count)
+            self._host.clockwork.look(destination)
+
+        self._host.log.after(durable)
+
+    def no_room(self, destination: Destination, size: int) -> str | None:
+        """Why nothing more of so many bytes can be stored now."""
         quota = self._host.quota_bytes(destination)
-        if destination.pages.bytes_live + size > quota:
+        if destination.bytes_live + size > quota:
+            self._host.retention.make_room(destination)
             return f"its quota of {quota} bytes is used up"
         if self._host.journal.room() < size:
             return "persistent memory is full"
         if self.pending_bytes + size > self._pending_bytes_max:
             return "too much is waiting for the disk"
+        return self._behind(destination) if self._pauses(destination) else None
+
+    def _pauses(self, destination: Destination) -> bool:
+        """Is it a topic that waits for all its consumers?"""
+        return destination.kind == TOPIC and self._host.policy(destination).pause_for_slowest
+
+    @staticmethod
+    def _behind(destination: Destination) -> str | None:
+        """Why a topic pauses that waits for all its consumers."""
+        for subscription in destination.subscriptions.values():
+            consumers = subscription.consumers
+            stuck = bool(consumers) and all(consumer.room <= 0 for consumer in consumers)
+            if stuck and subscription.depth(destination.tail) >= _PAUSE_MESSAGES:
+                return f"a consumer of {subscription.name or 'a plain subscription'} is behind"
         return None
 
     def _stored(
@@ -136,11 +282,10 @@ class Publishing:
             self.pending_bytes -= size
             self._messages.add(count)
             self._bytes.add(size)
-            destination.visible = end
             self._settle(session.identity, first, count)
-            host.delivery.wake(destination)
-            if not destination.subscriptions:
-                host.release(destination)
+            if entry.until:
+                host.watching.watch(session.identity, destination, entry)
+            host.shown(destination, end)
 
         host.log.after(durable)
 
@@ -169,6 +314,7 @@ class Publishing:
 
     def resume(self) -> None:
         """Let producers go on that wait for room: first come, first served, as many as fit."""
+        self._host.streaming.resume()
         if not self._waiting:
             return
         # A little more than none, so that nobody is resumed for one batch; little also of a small journal.
@@ -183,8 +329,10 @@ class Publishing:
             if destination is None or self._host.sessions.find(session) is None:
                 del self._waiting[identity, session]
                 continue
-            used = destination.pages.bytes_live + granted.get(identity, 0)
+            used = destination.bytes_live + granted.get(identity, 0)
             if used >= self._host.quota_bytes(destination) * _LOW_WATER:
+                continue
+            if self._pauses(destination) and self._behind(destination):
                 continue
             granted[identity] = granted.get(identity, 0) + limits.PRODUCER_WINDOW_BYTES
             budget -= limits.PRODUCER_WINDOW_BYTES
@@ -203,3 +351,7 @@ class Publishing:
                 self._host.log.write(Kind.PRODUCERS_CLOSED, entry.encode())
             except JournalFull:
                 pass  # it is then forgotten by age
+
+
+def _large(stage: Stage, body: Stream) -> Large:
+    return Large(stage, body.number, body.size)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from clarion import limits
 from clarion.core.cache import CachedPage, PageCache
 from clarion.core.destination import Destination
-from clarion.core.entries import Kind, Publish, decode_moved
+from clarion.core.entries import STAGED_PAGE, Kind, Publish, decode_moved, decode_moved_fragment
 from clarion.core.pages import Page
 from clarion.journal import Journal
 from clarion.journal import Kind as JournalKind
@@ -107,12 +107,23 @@ class PageReader:
                 entry = Publish.decode(record.head)
                 if entry.destination == destination and page.first <= entry.first < page.end:
                     cached.add(entry.first, Batch(record.body))
-            elif record.kind == JournalKind.MOVED:
+            elif record.kind in (Kind.STAGE, Kind.TRANSFER, Kind.LARGE):
+                # These records do not tell, or only to their journal, where their batch stands: the page does.
+                if record.position == page.position:
+                    cached.add(page.first, Batch(record.body))
+            elif record.kind == JournalKind.MOVED and decode_moved_fragment(record.head) is None:
                 moved, first, batches = decode_moved(record.head, record.body)
                 if moved == destination and first == page.first:
                     for batch_first, batch in batches:
                         cached.add(batch_first, Batch(batch))
+                elif first & STAGED_PAGE and record.position == page.position:
+                    cached.add(page.first, Batch(batches[0][1]))
         return cached
+
+    async def read_staged(self, page: Page) -> Batch | None:
+        """The batch of a record that is not visible yet, straight from the journal; None if it is damaged."""
+        cached = await self._loop.run_in_executor(self._pool, self._read, 0, page)
+        return cached.batches[0] if cached.batches else None
 
     async def close(self) -> None:
         """No read is under way afterwards."""

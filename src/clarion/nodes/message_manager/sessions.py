@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from clarion.core.consumer import Consumer, Credit
 from clarion.core.destination import Destination
-from clarion.core.subscription import Consumer
 
 
 class Session:
     """One session of some client manager."""
 
-    __slots__ = ("consumers", "identity", "paused", "published", "refusing")
+    __slots__ = (
+        "connection",
+        "consumers",
+        "identity",
+        "merging",
+        "paused",
+        "producer",
+        "published",
+        "refusing",
+        "transactions",
+    )
 
     def __init__(self, identity: int) -> None:
         self.identity = identity
+        self.producer = 0
+        self.connection = 0
+        """Equal for all sessions of one connection; 0 until its client manager has introduced it."""
         self.consumers: dict[int, tuple[Destination, Consumer]] = {}
+        self.merging: dict[int, Credit] = {}
+        """Consumers of patterns: what all their destinations share."""
         self.paused = False
         self.published: set[int] = set()
         """Destinations that this session's producer has stored something in."""
         self.refusing: dict[int, int] = {}
         """Per destination: the producer sequence that was refused and must come again first."""
+        self.transactions: set[bytes] = set()
+        """Open ones, that end with it."""
 
 
 class Sessions:
@@ -26,6 +43,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._known: dict[int, Session] = {}
+        self._connections: dict[int, set[int]] = {}
+        self._producers: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -37,13 +56,40 @@ class Sessions:
             session = self._known[identity] = Session(identity)
         return session
 
+    def introduce(self, identity: int, producer: int, connection: int) -> int:
+        """Its client manager says whose it is: the earlier session of the same producer, 0 if there is none."""
+        session = self.get(identity)
+        session.producer, session.connection = producer, connection
+        self._connections.setdefault(connection, set()).add(identity)
+        earlier = self._producers.get(producer, 0)
+        self._producers[producer] = identity
+        return 0 if earlier == identity else earlier
+
+    def connection_of(self, producer: int) -> int:
+        """The connection that a producer sends by; 0 if it is not known."""
+        session = self._known.get(self._producers.get(producer, 0))
+        return 0 if session is None else session.connection
+
     def find(self, identity: int) -> Session | None:
         """The session if it is known."""
         return self._known.get(identity)
 
     def pop(self, identity: int) -> Session | None:
         """The session is over."""
-        return self._known.pop(identity, None)
+        session = self._known.pop(identity, None)
+        if session is not None and session.connection:
+            mates = self._connections.get(session.connection)
+            if mates is not None:
+                mates.discard(identity)
+                if not mates:
+                    del self._connections[session.connection]
+            if self._producers.get(session.producer) == identity:
+                del self._producers[session.producer]
+        return session
+
+    def is_connected(self, connection: int) -> bool:
+        """Does a connection still have a session?"""
+        return connection in self._connections
 
     def of_manager(self, upper_half: int) -> list[int]:
         """The sessions of one client manager, by the upper half of their ids."""

@@ -16,10 +16,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from clarion.core.destination import Destination
-from clarion.core.entries import encode_moved
+from clarion.core.entries import STAGED_PAGE, encode_moved
 from clarion.core.pages import Page
+from clarion.core.stages import Staged
 from clarion.errors import JournalFull
 from clarion.journal import Kind as JournalKind
+from clarion.journal import Location
 from clarion.nodes.logging import WARNING, event
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class Upkeep:
         self._stepped_at = 0
         self.capacity_bytes = 0
         """What the journal could hold if it grew as far as the file system and its bound allow."""
+        self.large_bytes_max = 0
+        """What of it messages can have: the largest body that can ever be here."""
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=RATE_TICKS)
         registry = host.registry
         self._checkpoints = registry.counter("mm.checkpoints", unit="checkpoints", meaning="checkpoints completed")
@@ -58,6 +62,8 @@ class Upkeep:
             self._ticks += 1
             if self._ticks % _MEASURE_TICKS == 0:
                 self.measure()
+                self._host.retention.step()
+                self._host.streaming.step()
             await asyncio.sleep(TICK_S)
 
     def measure(self) -> None:
@@ -70,14 +76,18 @@ class Upkeep:
             free = os.statvfs(settings.node.data_path)
             possible = journal.bytes_total + free.f_bavail * free.f_frsize
             self.capacity_bytes = max(journal.bytes_total, min(settings.journal.bytes_max, possible))
+        self.large_bytes_max = self.capacity_bytes - journal.bytes_reserve
         destinations = host.state.destinations.values()
         if host.publishing.waiting or journal.room < 2 * journal.segment_bytes:
             for destination in destinations:
                 for position, size in destination.refine():
                     host.journal.release(position, size)
         rows = sum(len(destination.pages) for destination in destinations)
+        rows += sum(2 * len(destination.stages) for destination in destinations)
         producers = sum(len(destination.producers) for destination in destinations)
-        host.journal.checkpoint_estimate_bytes = 64 * rows + 64 * producers + 1024 * len(destinations) + 4096
+        streams = 20 * host.state.streams.fragments + 128 * len(host.state.streams)
+        fixed = 1024 * len(destinations) + 4096
+        host.journal.checkpoint_estimate_bytes = 64 * rows + 64 * producers + streams + fixed
 
     def committed(self) -> None:
         """After a commit: look after things whenever a part of a segment was written, not every time."""
@@ -95,6 +105,7 @@ class Upkeep:
             self._compacting = True
             host.spawn(self._compact())
         host.publishing.resume()
+        host.streaming.reading.pump()
 
     def checkpoint(self) -> None:
         """Begin a checkpoint now; without room for its first record, at a later step."""
@@ -122,6 +133,9 @@ class Upkeep:
             for destination in list(host.state.destinations.values()):
                 for page in destination.pages.in_segment(victim.position_from, victim.position_to):
                     await self._move(destination, page)
+                for staged in destination.stages.in_segment(victim.position_from, victim.position_to):
+                    await self._move_staged(destination, staged)
+            await host.streaming.compact(victim)
         except JournalFull as error:
             event(_log, WARNING, "compaction_stopped", reason=str(error))
         finally:
@@ -153,16 +167,35 @@ class Upkeep:
         # At once, as in a replay: a checkpoint that begins after this record must not name the old place, because
         # the replay that follows it does not see the record, and by then the old place may be used again.
         destination.pages.move(page.first, location.position, location.span)
+        await self.moved_away(page.position, page.live, location)
+
+    async def moved_away(self, position: int, span: int, location: Location) -> None:
+        """Wait until a copy is durable, and let the old place go."""
         durable = asyncio.get_running_loop().create_future()
 
         def moved() -> None:
-            host.journal.release(page.position, page.live)
+            self._host.journal.release(position, span)
             self._moved.add(location.span)
             if not durable.done():
                 durable.set_result(None)
 
-        host.log.wait(location.position, moved)
+        self._host.log.wait(location.position, moved)
         await durable
+
+    async def _move_staged(self, destination: Destination, staged: Staged) -> None:
+        """Copy a batch that is in the wings."""
+        host = self._host
+        page = Page(0, 1, staged.position, staged.span, staged.span)
+        if not staged.span or not host.reader.is_durable(page):
+            return
+        batch = await host.reader.read_staged(page)
+        if batch is None or destination.stages.get(staged.number) is not staged or staged.position != page.position:
+            return
+        head, body = encode_moved(destination.identity, STAGED_PAGE | staged.number, [(0, batch)])
+        location = host.journal.append(JournalKind.MOVED, head, body, reserve=True)
+        host.journal.retain(location.position, location.span)
+        destination.stages.move(staged.number, location.position, location.span)
+        await self.moved_away(page.position, page.live, location)
 
     # --- rates ----------------------------------------------------------------------------------------
 

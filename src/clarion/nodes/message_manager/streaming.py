@@ -1,0 +1,436 @@
+"""Large bodies: fragments come in, are stored and answered one by one; their space lives as long as their message.
+
+Rules
+    1. A fragment is answered exactly once for each time it is received, when it is durable. One that does not begin
+       where the body ends so far is answered by where that is.
+    2. Without room its sender is told to wait, and to go on when there is some. A body that announced its size
+       begins only when all of it fits beside those that have begun, so that two never wait for each other's room;
+       one that can never fit is refused at once.
+    3. What is held here is bounded: what is not durable yet, and nothing else.
+    4. A body without a message is given up when nothing of it came for too long, when its sender says so, and with
+       the session that sent it, unless it has a key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
+
+from clarion import ids, limits
+from clarion.core.destination import Destination
+from clarion.core.entries import (
+    Fragment,
+    Kind,
+    Ranges,
+    StreamDropped,
+    Transfer,
+    encode_moved_fragment,
+)
+from clarion.core.pages import Page
+from clarion.core.streams import ID_BYTES, Piece, Stream, producer_of
+from clarion.errors import (
+    BadArgument,
+    Blocked,
+    ClarionError,
+    JournalFull,
+    LimitReached,
+    MessageTooLarge,
+    NoSuchStream,
+)
+from clarion.journal import Kind as JournalKind
+from clarion.journal import Victim
+from clarion.message import decode_headers
+from clarion.nodes.logging import ERROR, INFO, event
+from clarion.nodes.message_manager.fragment_reading import FragmentReading
+from clarion.nodes.message_manager.sessions import Session
+from clarion.wire import frames
+from clarion.wire.batch import Batch
+from clarion.wire.commands import Command
+
+if TYPE_CHECKING:
+    from clarion.nodes.message_manager.host import MessageManager
+
+Arguments = dict[str, Any]
+_FULL = "persistent memory is full"
+_log = logging.getLogger("clarion.mm")
+
+
+class Streaming:
+    """The large bodies of a message manager."""
+
+    def __init__(self, host: MessageManager) -> None:
+        self._host = host
+        self.reading = FragmentReading(host)
+        self._waiting: OrderedDict[tuple[int, bytes], tuple[str, int]] = OrderedDict()
+        """(session, stream) → destination and size of what was told to wait, in the order of telling."""
+        self._announced: dict[bytes, tuple[int, int, str]] = {}
+        """Bodies that are being sent: session, size (0: not known), destination."""
+        self.pending_bytes = 0
+        registry = host.registry
+        self._bytes = registry.counter(
+            "mm.fragment_bytes", unit="bytes", meaning="bytes of large bodies stored durably"
+        )
+        self._waits = registry.counter(
+            "mm.fragments_refused", unit="fragments", meaning="fragments refused for want of room"
+        )
+        self._given_up = registry.counter(
+            "mm.streams_dropped", unit="streams", meaning="large bodies that were given up"
+        )
+        self._before = registry.test_point("mm.before_fragment", meaning="a fragment is about to be logged")
+        self._after = registry.test_point("mm.after_fragment", meaning="a fragment is durable, not yet answered")
+        self.verbs: dict[str, Callable[[Session, Arguments], object]] = {
+            "stream": self._stream,
+            "drop_stream": self._drop_stream,
+        }
+
+    @property
+    def waiting(self) -> int:
+        """How many senders wait for room."""
+        return len(self._waiting)
+
+    # --- fragments ------------------------------------------------------------------------------------
+
+    def handle(self, command: Command) -> None:
+        """One FRAGMENT."""
+        fragment = frames.unpack_fragment(command.payload)
+        session = self._host.sessions.get(command.session)
+        try:
+            self._take(session, self._host.resolve(fragment.destination.decode()), fragment)
+        except JournalFull:
+            self._wait(session, fragment, _FULL)
+        except ClarionError as error:
+            self._fail(session, fragment, error)
+
+    def _take(self, session: Session, destination: Destination, fragment: frames.Fragment) -> None:
+        streams = self._host.state.streams
+        stream = streams.find(fragment.stream)
+        if fragment.stream in streams.finished or (stream is not None and stream.complete):
+            raise BadArgument(argument="stream", detail="its message is stored already")
+        if stream is not None and stream.destination != destination.identity:
+            raise BadArgument(argument="stream", detail=f"it goes to another destination than {destination}")
+        stored, size = 0 if stream is None else stream.size, len(fragment.data)
+        if fragment.offset != stored:
+            self._host.log.after(lambda: self._say(session.identity, fragment.stream, stored, size, frames.STORED_ELSE))
+            return
+        self._check(destination, stream, fragment)
+        reason = self._no_room(destination, stream, fragment.stream, size)
+        if reason is None:
+            self._store(session, destination, stream, fragment)
+        elif self._host.policy(destination).when_full == "fail":
+            raise Blocked(destination=str(destination), detail=reason)
+        else:
+            self._wait(session, fragment, reason)
+
+    def _check(self, destination: Destination, stream: Stream | None, fragment: frames.Fragment) -> None:
+        """Raises for a body that would become too large, which is given up then, and for one too many."""
+        if stream is None:
+            if len(self._host.state.streams.incomplete(destination.identity)) >= limits.STREAMS_PER_DESTINATION_MAX:
+                raise LimitReached(
+                    what=f"large bodies on their way to {destination}", limit=limits.STREAMS_PER_DESTINATION_MAX
+                )
+        elif len(stream) >= limits.FRAGMENTS_PER_STREAM_MAX:
+            self.drop([stream], "it has too many fragments")
+            raise LimitReached(what="fragments of one body", limit=limits.FRAGMENTS_PER_STREAM_MAX)
+        try:
+            self._check_size(destination, fragment.offset + len(fragment.data))
+        except MessageTooLarge:
+            if stream is not None:
+                self.drop([stream], "it is too large")
+            raise
+
+    def _check_size(self, destination: Destination, size: int) -> None:
+        """Could a body of so many bytes ever be here? Raises `MessageTooLarge`."""
+        possible = [self._host.quota_bytes(destination), self._host.upkeep.large_bytes_max]
+        if said := self._host.policy(destination).message_bytes_max:
+            possible.append(said)
+        if size > min(possible):
+            raise MessageTooLarge(size=size, limit=min(possible))
+
+    def _no_room(self, destination: Destination, stream: Stream | None, identity: bytes, size: int) -> str | None:
+        """Why a fragment cannot be stored now."""
+        if self.pending_bytes + size > limits.FRAGMENTS_PENDING_BYTES_MAX:
+            return "too much is waiting for the disk"
+        if stream is None:
+            _, announced, _ = self._announced.get(identity, (0, 0, ""))
+            whole = max(size, announced)
+            quota = self._host.quota_bytes(destination)
+            if destination.bytes_live + self._owed_bytes(destination.identity) + whole > quota:
+                self._host.retention.make_room(destination)
+                return f"its quota of {quota} bytes is used up"
+            journal = self._host.journal.status()
+            if (
+                journal.bytes_live + journal.bytes_reserve + self._owed_bytes() + whole
+                > self._host.upkeep.capacity_bytes
+            ):
+                return _FULL
+        return self._host.publishing.no_room(destination, size)
+
+    def _owed_bytes(self, destination: int | None = None) -> int:
+        """What bodies that have begun, and are being sent, will still need."""
+        found = self._host.state.streams.incomplete(destination)
+        sizes = [(self._announced.get(stream.identity, (0, 0, ""))[1], stream.size) for stream in found]
+        return sum(max(0, announced - size) for announced, size in sizes)
+
+    def _store(
+        self, session: Session, destination: Destination, stream: Stream | None, fragment: frames.Fragment
+    ) -> None:
+        host, streams, size = self._host, self._host.state.streams, len(fragment.data)
+        self._before()
+        number, checksum = (streams.next_number, 0) if stream is None else (stream.number, stream.checksum)
+        entry = Fragment(
+            destination.identity, number, fragment.stream, fragment.offset, size,
+            crc32c(fragment.data, checksum), host.now_ms(),
+        )  # fmt: skip
+        position, span = host.log.fragment(entry.encode(), fragment.data)
+        host.journal.retain(position, span)
+        destination.bytes_streamed += span
+        self._waiting.pop((session.identity, fragment.stream), None)
+        self._pend(size)
+        stored = fragment.offset + size
+
+        def durable() -> None:
+            self._after()
+            self._pend(-size)
+            self._bytes.add(size)
+            self._say(session.identity, fragment.stream, stored, size, frames.STORED_ALL)
+            if self._waiting:
+                self.resume()
+
+        host.log.after(durable)
+
+    def _pend(self, size: int) -> None:
+        self.pending_bytes += size
+        self._host.publishing.pending_bytes += size
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    def _say(self, session: int, stream: bytes, stored: int, answered: int, how: int, said: object = None) -> None:
+        payload = [frames.STORED.pack(stream, stored, answered, how)]
+        if said is not None:
+            payload.append(frames.pack(said))
+        self._host.send(session, frames.Type.FRAGMENT_STORED, payload)
+
+    def _wait(self, session: Session, fragment: frames.Fragment, reason: str) -> None:
+        self._waits.add()
+        size = len(fragment.data)
+        self._waiting[session.identity, fragment.stream] = (fragment.destination.decode(), size)
+        self._say(session.identity, fragment.stream, 0, size, frames.STORED_WAIT, {"reason": reason})
+
+    def _fail(self, session: Session, fragment: frames.Fragment, error: ClarionError) -> None:
+        self._waiting.pop((session.identity, fragment.stream), None)
+        self._announced.pop(fragment.stream, None)
+        said = frames.error_facts(error)
+        self._say(session.identity, fragment.stream, 0, len(fragment.data), frames.STORED_FAILED, said)
+
+    def resume(self) -> None:
+        """Let senders go on that wait for room: first come, first served, as many as fit."""
+        if not self._waiting:
+            return
+        budget = self._host.journal.room()
+        for (session, identity), (name, size) in list(self._waiting.items()):
+            destination = self._host.state.find(name.rpartition(":")[2])
+            known = self._host.sessions.find(session) is not None
+            if known and budget < size:
+                return
+            if known and destination is not None:
+                stream = self._host.state.streams.find(identity)
+                if self._no_room(destination, stream, identity, size) is not None:
+                    continue
+            del self._waiting[session, identity]
+            if known:
+                budget -= limits.FRAGMENTS_UNANSWERED_MAX * limits.FRAGMENT_BYTES_MAX
+                self._say(session, identity, 0, 0, frames.STORED_GO)
+
+    # --- what senders ask -----------------------------------------------------------------------------
+
+    def _stream(self, session: Session, arguments: Arguments) -> object:
+        """The verb `stream`: how much of a body is here, and, once its message is stored, the id of that."""
+        identity = _identity(session, arguments)
+        destination = self._host.resolve(_text(arguments, "destination"))
+        size = arguments.get("size") or 0
+        if not isinstance(size, int) or not 0 <= size < 1 << 63:
+            raise BadArgument(argument="size", detail="it is not a number of bytes")
+        streams = self._host.state.streams
+        if (finished := streams.finished.get(identity)) is not None:
+            return {"offset": 0, "checksum": 0, "id": ids.format_id(finished[1])}
+        stream = streams.find(identity)
+        if stream is None or not stream.complete:
+            self._check_size(destination, size)
+            self._announced[identity] = (session.identity, size, str(destination))
+        if stream is None:
+            return {"offset": 0, "checksum": 0, "id": None}
+        return {"offset": stream.size, "checksum": stream.checksum, "id": None}
+
+    def _drop_stream(self, session: Session, arguments: Arguments) -> object:
+        """The verb `drop_stream`: a body will not be sent to its end."""
+        stream = self._host.state.streams.find(_identity(session, arguments))
+        if stream is not None and not stream.complete:
+            self.drop([stream], "its sender has given it up")
+        return {}
+
+    # --- the message ----------------------------------------------------------------------------------
+
+    def whole(self, destination: Destination, identity: bytes, batch: Batch) -> Stream:
+        """The body that a message comes for, if it is all here. Raises `NoSuchStream` or `BadArgument`."""
+        stream = self._host.state.streams.find(identity)
+        if stream is None or stream.destination != destination.identity:
+            raise NoSuchStream(stream=identity.hex(), destination=str(destination))
+        if stream.complete:
+            raise BadArgument(argument="stream", detail="its message is stored already")
+        large = decode_headers(batch.record(0)[0]).large
+        if large is None or large[1:] != (stream.size, stream.checksum):
+            wanted = "nothing" if large is None else f"{large[1]} bytes with checksum {large[2]:08x}"
+            detail = f"the message says {wanted}, {stream.size} bytes with {stream.checksum:08x} are here"
+            raise BadArgument(argument="stream", detail=detail)
+        return stream
+
+    def completed(self, stream: Stream) -> None:
+        """Its message is stored."""
+        self._announced.pop(stream.identity, None)
+
+    def hold(self, destination: Destination, transfer: Transfer) -> None:
+        """Messages came from another destination, with their large bodies."""
+        for _, number in transfer.streams:
+            stream = self._host.state.streams.get(number)
+            if stream is not None:
+                stream.held[destination.identity] += 1
+                destination.bytes_streamed += stream.bytes_live
+
+    def let_go(self, destination: Destination, numbers: Iterable[int]) -> None:
+        """Messages of a destination need their large bodies no more."""
+        for number in numbers:
+            stream = self._host.state.streams.get(number)
+            if stream is not None:
+                destination.bytes_streamed -= stream.bytes_live
+                if self._host.state.streams.let_go(number, destination.identity) is not None:
+                    self._free(stream)
+
+    def bytes_of(self, destination: Destination, page: Page) -> int:
+        """What the large bodies of a page's messages take of the journal."""
+        if not destination.large:
+            return 0
+        numbers = [number for sequence, number in destination.large.items() if page.first <= sequence < page.end]
+        found = [self._host.state.streams.get(number) for number in numbers]
+        return sum(stream.bytes_live for stream in found if stream is not None)
+
+    # --- giving up ------------------------------------------------------------------------------------
+
+    def drop(self, streams: list[Stream], reason: str) -> None:
+        """These will have no message. Raises `JournalFull`."""
+        self._host.log.write(Kind.STREAM_DROPPED, StreamDropped([stream.number for stream in streams]).encode())
+        self._given_up.add(len(streams))
+        for stream in streams:
+            event(_log, INFO, "stream_dropped", stream=stream.identity.hex(), bytes=stream.size, reason=reason)
+        self.free_dropped()
+
+    def free_dropped(self) -> None:
+        """An entry was written that gave streams up: release their space when it is durable."""
+        streams = self._host.state.streams
+        dropped, streams.dropped = streams.dropped, []
+        for stream in dropped:
+            self._announced.pop(stream.identity, None)
+        if dropped:
+            self._host.log.after(lambda: self._free_all(dropped))
+
+    def _free_all(self, streams: list[Stream]) -> None:
+        for stream in streams:
+            home = self._host.state.destinations.get(stream.destination)
+            if home is not None:
+                home.bytes_streamed -= stream.bytes_live
+            self._free(stream)
+        self._host.room_came()
+
+    def _free(self, stream: Stream) -> None:
+        for position, size in stream.spaces(self._host.state.segment_bytes):
+            self._host.journal.release(position, size)
+
+    def step(self) -> None:
+        """Give up what nobody sends any more: called every second or so."""
+        idle_ms = self._host.settings.message_manager.stream_idle_ms
+        oldest_ms = self._host.now_ms() - idle_ms
+        waiting = {identity for _, identity in self._waiting}
+        idle = [
+            stream
+            for stream in self._host.state.streams.incomplete()
+            if stream.touched_ms < oldest_ms and stream.identity not in waiting
+        ]
+        if idle:
+            try:
+                self.drop(idle, f"nothing of it came for {idle_ms} ms")
+            except JournalFull:
+                pass  # another time
+
+    def ended(self, session: Session, producer: int, clean: bool) -> None:
+        """A session is over; what it was sending has a key, or it comes back unless it said goodbye."""
+        self.reading.ended(session)
+        for identity in [one for one, (known, _, _) in self._announced.items() if known == session.identity]:
+            del self._announced[identity]
+        for key in [key for key in self._waiting if key[0] == session.identity]:
+            del self._waiting[key]
+        if clean and producer:
+            left = [one for one in self._host.state.streams.incomplete() if producer_of(one.identity) == producer]
+            if left:
+                try:
+                    self.drop(left, "its session ended")
+                except JournalFull:
+                    pass  # it is then given up by age
+
+    # --- recovery and compaction ----------------------------------------------------------------------
+
+    def recovered(self) -> None:
+        """After a start: a message whose large body was damaged before it was complete is lost, and that is said."""
+        streams = self._host.state.streams
+        for destination in self._host.state.destinations.values():
+            for sequence, number in list(destination.large.items()):
+                stream = streams.get(number)
+                if stream is not None and stream.size == stream.wanted:
+                    continue
+                lost = [(sequence, sequence + 1)]
+                self._host.log.write(Kind.DISCARD, Ranges(destination.identity, 0, lost).encode())
+                destination.lost_messages += 1
+                event(_log, ERROR, "messages_lost", destination=str(destination), first=sequence, count=1)
+                self._host.log.after(lambda found=destination, ranges=lost: self._host.release(found, ranges))  # type: ignore[misc]
+
+    async def compact(self, victim: Victim) -> None:
+        """Copy the fragments that lie in a segment to the tail. Raises `JournalFull`."""
+        for stream in list(self._host.state.streams):
+            for piece in stream.in_segment(victim.position_from, victim.position_to):
+                await self._move(stream, piece)
+
+    async def _move(self, stream: Stream, piece: Piece) -> None:
+        """One fragment; one that went meanwhile, or cannot be read, is left alone."""
+        host = self._host
+        if piece.position + piece.span > host.journal.durable:
+            return
+        data = await self.reading.load(stream, piece)
+        if data is None or host.state.streams.get(stream.number) is not stream or stream.find(piece.first) != piece:
+            return
+        head = encode_moved_fragment(stream.number, piece.first)
+        location = host.journal.append(JournalKind.MOVED, head, data, reserve=True)
+        host.journal.retain(location.position, location.span)
+        stream.move(piece.first, location.position, location.span)  # at once, as in a replay: see `Upkeep._move`
+        for identity, times in stream.held.items():
+            destination = host.state.destinations.get(identity)
+            if destination is not None:
+                destination.bytes_streamed += times * (location.span - piece.span)
+        await host.upkeep.moved_away(piece.position, piece.span, location)
+
+
+def _identity(session: Session, arguments: Arguments) -> bytes:
+    identity = arguments["stream"]
+    if not isinstance(identity, bytes) or len(identity) != ID_BYTES:
+        raise BadArgument(argument="stream", detail=f"it is not an id of {ID_BYTES} bytes")
+    if producer_of(identity) not in (0, session.producer):
+        raise BadArgument(argument="stream", detail="it is of another producer")
+    return identity
+
+
+def _text(arguments: Arguments, name: str) -> str:
+    value = arguments[name]
+    if not isinstance(value, str):
+        raise BadArgument(argument=name, detail="it is not text")
+    return value

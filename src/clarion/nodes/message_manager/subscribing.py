@@ -1,0 +1,141 @@
+"""Subscriptions: found or made for a consumer, changed, deleted.
+
+Rules
+    1. A durable subscription is an entry of the log; its consumer is answered when that is durable.
+    2. The selector of a topic's subscription belongs to the subscription: what it does not select counts as
+       confirmed. A queue's consumers have selectors of their own.
+    3. A durable subscription whose consumer comes with another selector is a new one (JMS 2.0, 8.3.1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clarion import limits
+from clarion.core.destination import QUEUE, QUEUE_SUBSCRIPTION, Destination
+from clarion.core.entries import Kind, Subscribe, Unsubscribe
+from clarion.core.subscription import Subscription
+from clarion.core.view import Filter
+from clarion.errors import BadArgument, LimitReached, NoSuchSubscription, SubscriptionInUse
+from clarion.message import check_name
+from clarion.selector import compile_selector
+
+if TYPE_CHECKING:
+    from clarion.nodes.message_manager.host import MessageManager
+
+Wanted = dict[str, Any]
+
+
+class Subscribing:
+    """Which subscription a consumer gets."""
+
+    def __init__(self, host: MessageManager) -> None:
+        self._host = host
+
+    def find_or_make(self, destination: Destination, wanted: Wanted) -> tuple[Subscription, Filter | None]:
+        """The subscription, and the selector to see it through. Raises what is wrong with what is wanted."""
+        selector = filter_of(wanted)
+        if destination.kind == QUEUE:
+            for argument in ("subscription", "durable", "start", "start_ms", "no_local"):
+                if wanted.get(argument):
+                    raise BadArgument(argument=argument, detail="a queue has one subscription, from its first message")
+            return destination.subscriptions[QUEUE_SUBSCRIPTION], selector
+        return self._of_topic(destination, wanted), selector
+
+    def _of_topic(self, destination: Destination, wanted: Wanted) -> Subscription:
+        name, durable, shared = wanted.get("subscription"), bool(wanted.get("durable")), bool(wanted.get("shared"))
+        if (durable or shared) and not name:
+            raise BadArgument(argument="subscription", detail="a durable or shared subscription needs a name")
+        text = canonical(wanted)
+        start = self._start(destination, wanted)
+        if not name:
+            return self.make(destination, "", durable=False, shared=False, start=start, selector=text)
+        check_name(name)
+        found = destination.find_subscription(name)
+        if found is None:
+            return self.make(destination, name, durable=durable, shared=shared, start=start, selector=text)
+        if found.durable != durable or found.shared != shared:
+            raise BadArgument(argument="subscription", detail=f"{name} is {_adjectives(found.durable, found.shared)}")
+        in_use = any(not consumer.detached for consumer in found.consumers)
+        if in_use and not found.shared:
+            raise SubscriptionInUse(destination=str(destination), subscription=name)
+        if found.selector == text:
+            return found
+        if in_use:
+            raise BadArgument(argument="selector", detail=f"{name} has consumers with the selector {found.selector!r}")
+        if durable:
+            self.delete(destination, found)
+        else:
+            destination.remove_subscription(found.identity)
+        return self.make(destination, name, durable=durable, shared=shared, start=start, selector=text)
+
+    def _start(self, destination: Destination, wanted: Wanted) -> int:
+        """Where a new subscription begins: with what comes, or with what is retained from a sequence or a time on."""
+        start, start_ms = wanted.get("start"), wanted.get("start_ms")
+        if start is None and start_ms is None:
+            return destination.tail
+        kept = destination.retained_from or destination.floor()
+        if start_ms is not None:
+            found = destination.pages.since(start_ms)
+            start = max(start or 0, destination.tail if found is None else found)
+        return min(max(start or 0, kept, 1), destination.tail)
+
+    def make(
+        self,
+        destination: Destination,
+        name: str,
+        *,
+        durable: bool,
+        shared: bool,
+        start: int,
+        selector: str = "",
+        pattern: int = 0,
+    ) -> Subscription:
+        """A new subscription."""
+        if len(destination.subscriptions) >= limits.SUBSCRIPTIONS_PER_DESTINATION_MAX:
+            raise LimitReached(what=f"subscriptions of {destination}", limit=limits.SUBSCRIPTIONS_PER_DESTINATION_MAX)
+        if not durable:
+            return destination.add_subscription(name, durable=False, shared=shared, start=start, selector=selector)
+        identity = destination.next_subscription
+        entry = Subscribe(destination.identity, identity, name, shared, start, selector, pattern)
+        self._host.log.write(Kind.SUBSCRIBE, entry.encode())
+        return destination.subscriptions[identity]
+
+    def delete(self, destination: Destination, subscription: Subscription) -> None:
+        """Remove a durable subscription that nobody uses."""
+        if any(not consumer.detached for consumer in subscription.consumers):
+            raise SubscriptionInUse(destination=str(destination), subscription=subscription.name)
+        self._host.log.write(Kind.UNSUBSCRIBE, Unsubscribe(destination.identity, subscription.identity).encode())
+        self._host.log.after(lambda: self._host.release(destination, [(1, destination.tail)]))
+
+    def delete_by_name(self, destination: Destination, name: str) -> None:
+        """Remove a durable subscription by its name."""
+        found = destination.find_subscription(name)
+        if found is None or not found.durable:
+            raise NoSuchSubscription(destination=str(destination), subscription=name)
+        self.delete(destination, found)
+
+    def forget_plain(self, destination: Destination, subscription: Subscription) -> None:
+        """A plain subscription ends with its last consumer."""
+        if not subscription.durable and not subscription.consumers:
+            destination.remove_subscription(subscription.identity)
+            self._host.release(destination, [(subscription.confirmed.floor, destination.tail)])
+
+
+def filter_of(wanted: Wanted) -> Filter | None:
+    """The selector that somebody wants; None for none. Raises `BadSelector`."""
+    text = wanted.get("selector")
+    if not text:
+        return None
+    selector = compile_selector(text)
+    return None if selector.is_trivial else selector
+
+
+def canonical(wanted: Wanted) -> str:
+    """The selector as text, the same for all that mean the same."""
+    selector = filter_of(wanted)
+    return "" if selector is None else selector.canonical
+
+
+def _adjectives(durable: bool, shared: bool) -> str:
+    return f"{'durable' if durable else 'plain'} and {'shared' if shared else 'not shared'}"
