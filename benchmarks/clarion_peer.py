@@ -2,8 +2,9 @@
 
 Durability: the default, `power`: a confirmation leaves when the batch and the acknowledgement are synced.
 
-Contestants: the fast forms (`send_nowait` with `flush`, `receive_batches`, every body taken out of its batch), and
-one message at a time through `send`, `receive` and `confirm`, with 256 in flight on either side.
+Contestants: the fast forms (`send_nowait` with `flush`, `receive_batches`, every body taken out of its batch), the
+same for who has the bodies in lists (`send_many`), and one message at a time through `send`, `receive` and
+`confirm`, with 256 in flight on either side.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.worker import Gate
 _DURABILITY = "fsync before confirming"
 _YIELD_EVERY = 1_024
 """A producer gives the loop a turn after so many messages, as any application does."""
+_LIST_MESSAGES = 100_000
 
 
 @dataclass
@@ -66,10 +68,13 @@ def _run(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
 
 
 def produce(gate: Gate, **arguments: Any) -> dict[str, Any]:
-    return _run((_produce_singly if arguments.pop("singly", 0) else _produce)(gate, **arguments))
+    if arguments.pop("singly", 0):
+        return _run(_produce_singly(gate, **arguments))
+    return _run((_produce_lists if arguments.pop("lists", 0) else _produce)(gate, **arguments))
 
 
 def consume(gate: Gate, **arguments: Any) -> dict[str, Any]:
+    arguments.pop("lists", None)
     return _run((_consume_singly if arguments.pop("singly", 0) else _consume)(gate, **arguments))
 
 
@@ -112,6 +117,15 @@ async def _produce(
         return gate.times(sent)
 
 
+async def _produce_lists(gate: Gate, *, url: str, queue: str, count: int, size: int) -> dict[str, Any]:
+    body = os.urandom(size)
+    async with clarion.connect(url) as connection, connection.session() as session:
+        await asyncio.to_thread(gate.wait)
+        for sent in range(0, count, _LIST_MESSAGES):
+            await session.send_many(f"{queue}.0", [body] * min(_LIST_MESSAGES, count - sent))
+        return gate.times(count)
+
+
 async def _consume(
     gate: Gate, *, url: str, queue: str, count: int, size: int, destinations: int = 1, properties: int = 0
 ) -> dict[str, Any]:
@@ -133,7 +147,7 @@ async def _consume(
     async with clarion.connect(url) as connection, connection.session() as session:
         names = _names(queue, destinations)
         for name in names:
-            await connection.request("create", {"destination": f"queue:{name}"})
+            await connection.command("create", {"destination": f"queue:{name}"})
         await asyncio.to_thread(gate.wait)
         tasks = [asyncio.create_task(take(session, name)) for name in names]
         await done.wait()
@@ -165,7 +179,7 @@ async def _in_flight(width: int, count: int, work: Callable[[], Coroutine[Any, A
 
 async def _consume_singly(gate: Gate, *, url: str, queue: str, count: int, size: int) -> dict[str, Any]:
     async with clarion.connect(url) as connection, connection.session() as session:
-        await connection.request("create", {"destination": f"queue:{queue}.0"})
+        await connection.command("create", {"destination": f"queue:{queue}.0"})
         await asyncio.to_thread(gate.wait)
         got = 0
         async for message in session.receive(f"{queue}.0"):
@@ -194,6 +208,7 @@ async def _measure(gate: Gate, *, url: str, queue: str, count: int, size: int, *
 def contestants() -> list[Peer]:
     return [
         ClarionPeer("Clarion", _DURABILITY),
+        ClarionPeer("Clarion, lists of bodies", _DURABILITY, {"lists": 1}),
         ClarionPeer("Clarion, one at a time, 256 in flight", _DURABILITY, {"singly": 1}),
         ClarionPeer("Clarion, 100 destinations", _DURABILITY, {"destinations": 100}),
         ClarionPeer("Clarion, five properties", _DURABILITY, {"properties": 5}),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clarion.client.consumer import Consumer as Consumer
     from clarion.client.received import ReceivedBatch as ReceivedBatch
     from clarion.client.received import ReceivedMessage as ReceivedMessage
+    from clarion.client.transaction import Prepared as Prepared
+    from clarion.client.transaction import PreparedHandle as PreparedHandle
     from clarion.errors import AuthenticationFailed as AuthenticationFailed
     from clarion.errors import Blocked as Blocked
     from clarion.errors import ClarionError as ClarionError
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     from clarion.errors import ConnectionFailed as ConnectionFailed
     from clarion.errors import ConnectionLost as ConnectionLost
     from clarion.errors import JournalError as JournalError
+    from clarion.errors import NoReply as NoReply
     from clarion.errors import ProtocolError as ProtocolError
     from clarion.errors import RequestError as RequestError
     from clarion.errors import Timeout as Timeout
+    from clarion.errors import TransactionRolledBack as TransactionRolledBack
     from clarion.message import Message as Message
 
     __version__: str
@@ -43,15 +47,19 @@ _ERRORS = (
     "ConnectionFailed",
     "ConnectionLost",
     "JournalError",
+    "NoReply",
     "ProtocolError",
     "RequestError",
     "Timeout",
+    "TransactionRolledBack",
 )
 _HOMES = {
     "BatchConsumer": "clarion.client.consumer",
     "Connection": "clarion.client",
     "Consumer": "clarion.client.consumer",
     "Message": "clarion.message",
+    "Prepared": "clarion.client.transaction",
+    "PreparedHandle": "clarion.client.transaction",
     "ReceivedBatch": "clarion.client.received",
     "ReceivedMessage": "clarion.client.received",
     "Session": "clarion.client",
@@ -72,12 +80,16 @@ __all__ = [
     "Consumer",
     "JournalError",
     "Message",
+    "NoReply",
+    "Prepared",
+    "PreparedHandle",
     "ProtocolError",
     "ReceivedBatch",
     "ReceivedMessage",
     "RequestError",
     "Session",
     "Timeout",
+    "TransactionRolledBack",
     "__version__",
     "connect",
     "errors",

@@ -6,12 +6,15 @@ The same names as `clarion.client`, without `await`; threads may share everythin
 from clarion.client.blocking import Connection, Session, Ticket, connect
 from clarion.client.blocking_consumer import BatchConsumer, Consumer, ReceivedBatch, ReceivedMessage
 from clarion.client.connection import ConnectionState
+from clarion.client.transaction import Prepared, PreparedHandle
 
 __all__ = [
     "BatchConsumer",
     "Connection",
     "ConnectionState",
     "Consumer",
+    "Prepared",
+    "PreparedHandle",
     "ReceivedBatch",
     "ReceivedMessage",
     "Session",

@@ -107,7 +107,7 @@ async def full(session: clarion.Session, destination: str) -> bool:
     room = asyncio.ensure_future(session.writable())
     while not room.done():
         status = await status_of(session)
-        described = await session.request("destinations")
+        described = await session.command("destinations")
         mine = next((found for found in described if destination.endswith(f":{found['name']}")), None)
         at_quota = mine is not None and mine["bytes"] >= 0.85 * mine["bytes_quota"]
         if status["producers_waiting"] and (at_quota or status["space"]["growth_blocked"]):
@@ -139,7 +139,7 @@ async def grow(connection: clarion.Connection) -> None:
 
 
 async def status_of(session: clarion.Session) -> dict[str, Any]:
-    status: dict[str, Any] = await session.request("status")
+    status: dict[str, Any] = await session.command("status")
     return status
 
 
@@ -238,7 +238,7 @@ def test_a08_an_abandoned_subscription_stops_only_its_destination(server: Server
             assert status["producers_waiting"] == 1
             insisting.cancel()
             await asyncio.gather(insisting, return_exceptions=True)
-            await consumer.request("unsubscribe", {"destination": "topic:prices", "subscription": "desk"})
+            await consumer.command("unsubscribe", {"destination": "topic:prices", "subscription": "desk"})
             async with asyncio.timeout(WAIT_S):
                 await blocked.flush()
             for session in (blocked, producer, consumer):

@@ -63,13 +63,13 @@ def main() -> None:
 def first_life(url: str) -> None:
     """What a checkpoint holds."""
     with sync.connect(url) as connection, connection.session() as session:
-        connection.request("create", {"destination": "queue:bounded", "quota_bytes": 54_321})
-        connection.request("create", {"destination": "queue:dropped"})
-        connection.request("drop", {"destination": "queue:dropped"})
+        connection.command("create", {"destination": "queue:bounded", "quota_bytes": 54_321})
+        connection.command("create", {"destination": "queue:dropped"})
+        connection.command("drop", {"destination": "queue:dropped"})
         for name, shared in (("alone", False), ("team", True), ("gone", False)):
             with session.receive("topic:news", durable=name, shared=shared):
                 pass
-        session.request("unsubscribe", {"destination": "news", "subscription": "gone"})
+        session.command("unsubscribe", {"destination": "news", "subscription": "gone"})
         for number in range(1, 151):
             session.send_nowait("queue:orders", body_of("orders", number), properties={"n": number, "odd": number % 2})
             session.send_nowait("topic:news", body_of("news", number))
@@ -83,7 +83,7 @@ def first_life(url: str) -> None:
                 consumer.confirm(first + number, first + number + 1)
         for _ in range(30):  # an eighth of the journal's size makes a checkpoint due
             session.send("queue:churn", bytes(30_000))
-        session.request("drop", {"destination": "queue:churn"})
+        session.command("drop", {"destination": "queue:churn"})
 
 
 def second_life(server: ServerProcess) -> dict[str, Any]:

@@ -172,12 +172,12 @@ def test_b01_frames_after_goodbye_and_on_a_closed_session_do_nothing(server: Top
         raw.write(raw_frame(Type.CLOSE, 1, b"") + raw_frame(Type.PUBLISH, 1, body))
         assert isinstance(raw.goodbye(), BadFrame)
     with sync.connect(server.url) as connection:
-        assert name not in [found["name"] for found in connection.request("destinations")]
+        assert name not in [found["name"] for found in connection.command("destinations")]
 
 
 def test_b13_sending_without_credit(narrow: Topology, name: str) -> None:
     with sync.connect(narrow.url) as connection:
-        connection.request("create", {"destination": f"queue:{name}", "quota_bytes": 1})
+        connection.command("create", {"destination": f"queue:{name}", "quota_bytes": 1})
     with RawClient(narrow.port) as raw:
         welcome = raw.hello()
         producer = raw.open()

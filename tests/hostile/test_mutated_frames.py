@@ -97,12 +97,12 @@ def clean_up(url: str) -> None:
     """Remove what the attack has created: state that was asked for is no leak."""
     with sync.connect(url) as connection:
         while True:
-            found = [known["name"] for known in connection.request("destinations")]
+            found = [known["name"] for known in connection.command("destinations")]
             strange = [name for name in found if name not in ("witness", "kept")]
             if not strange:
                 return
             for name in strange:
-                connection.request("drop", {"destination": name})
+                connection.command("drop", {"destination": name})
 
 
 def resident_bytes(server: Topology) -> int:

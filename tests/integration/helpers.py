@@ -71,7 +71,7 @@ async def send_all(session: clarion.Session, destination: str, contents: list[by
 
 async def describe(connection: clarion.Connection, name: str) -> dict[str, Any]:
     """What an administrator sees of a destination."""
-    found = [known for known in await connection.request("destinations") if known["name"] == name]
+    found = [known for known in await connection.command("destinations") if known["name"] == name]
     assert len(found) == 1, f"{name}: {found}"
     described: dict[str, Any] = found[0]
     return described

@@ -22,7 +22,7 @@ BURST = 20
 def test_a05_a_clean_restart_keeps_everything(own_server: Topology) -> None:
     async def before() -> None:
         async with clarion.connect(own_server.url) as connection, connection.session() as session:
-            await connection.request("create", {"destination": "queue:bounded", "quota_bytes": 123_456})
+            await connection.command("create", {"destination": "queue:bounded", "quota_bytes": 123_456})
             for label in ("a", "b"):
                 async with session.receive("topic:t", durable=label, shared=label == "b"):
                     pass
@@ -48,7 +48,7 @@ def test_a05_a_clean_restart_keeps_everything(own_server: Topology) -> None:
             assert rest[0].body == b"m0" and rest[0].redelivered and rest[0].delivery_count >= 2
 
             async def is_free() -> bool:
-                found = await connection.request("destinations")
+                found = await connection.command("destinations")
                 return not any(known["bytes"] or known["depth"] for known in found)
 
             await until(is_free, "everything is released")
@@ -110,8 +110,8 @@ class Load:
                     held = []
 
 
-async def disturbed(urls: list[str], disturb: Callable[[], None], *, ordered: bool = True) -> None:
-    """Run loads while `disturb` is called some times; every promise must hold, that of order only if `ordered`."""
+async def disturbed(urls: list[str], disturb: Callable[[], None]) -> None:
+    """Run loads while `disturb` is called some times; every promise must hold."""
     async with clarion.connect(urls) as connection:
         loads = [Load(connection, f"load{number}") for number in range(3)]
         running = [asyncio.create_task(load.run()) for load in loads]
@@ -127,10 +127,8 @@ async def disturbed(urls: list[str], disturb: Callable[[], None], *, ordered: bo
             load.stop()
         await asyncio.wait_for(asyncio.gather(*running), 3 * WAIT_S)
         for load in loads:
-            if not ordered:
-                load.ledger.faults = [fault for fault in load.ledger.faults if not fault.startswith("out of order")]
             load.ledger.check()
-        for found in await connection.request("destinations"):
+        for found in await connection.command("destinations"):
             assert found["depth"] == 0 and found["lost_messages"] == 0, found
 
 
@@ -165,9 +163,8 @@ def test_b02_clients_go_over_to_another_client_manager(split_server: Split) -> N
         fronts.reverse()
         fronts[1].start()
 
-    # A client may be at the other before the message manager knows that the first is dead. What the first had
-    # prefetched then comes after what is newer, so the promise of order does not hold.
-    run(disturbed([process.url for process in fronts], swap, ordered=False))
+    # A client may be at the other before the message manager knows that the first is dead: order holds all the same.
+    run(disturbed([process.url for process in fronts], swap))
 
 
 def test_b05_messages_of_a_client_manager_that_died_come_back_to_others(split_server: Split) -> None:

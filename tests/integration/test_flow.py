@@ -70,11 +70,11 @@ def test_b13_a_destination_at_its_quota_refuses_while_others_go_on_and_resumes_a
 ) -> None:
     async def scenario() -> None:
         async with clarion.connect(server.url) as connection, connection.session() as session:
-            await connection.request("create", {"destination": f"queue:{name}", "quota_bytes": 200_000})
+            await connection.command("create", {"destination": f"queue:{name}", "quota_bytes": 200_000})
             full = [session.send_nowait(f"queue:{name}", number.to_bytes(4) + bytes(9_996)) for number in range(60)]
 
             async def refused() -> bool:
-                return bool((await connection.request("status"))["producers_waiting"])
+                return bool((await connection.command("status"))["producers_waiting"])
 
             await until(refused, "the queue is full")
             await asyncio.wait_for(send_all_of(session, f"queue:{name}-other", 50), 10)  # the same session goes on
@@ -90,7 +90,7 @@ def test_b13_a_destination_at_its_quota_refuses_while_others_go_on_and_resumes_a
             assert received == [number.to_bytes(4) + bytes(9_996) for number in range(60)]
             for ticket in full:
                 await ticket
-            assert (await connection.request("status"))["producers_waiting"] == 0
+            assert (await connection.command("status"))["producers_waiting"] == 0
 
     run(scenario())
 

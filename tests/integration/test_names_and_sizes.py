@@ -39,7 +39,7 @@ def test_b04_bad_names_are_refused(server: Topology, bad: str) -> None:
             with pytest.raises(BadName):
                 session.receive(bad)
             with pytest.raises(BadName):
-                await connection.request("create", {"destination": bad})
+                await connection.command("create", {"destination": bad})
 
     run(scenario())
 
@@ -143,7 +143,7 @@ def test_b04_a_hundred_destinations_at_once(server: Topology, name: str) -> None
                         await session.confirm(messages)
 
             await asyncio.gather(*map(one, range(100)))
-            found = [known for known in await connection.request("destinations") if known["name"].startswith(name)]
+            found = [known for known in await connection.command("destinations") if known["name"].startswith(name)]
             assert len(found) == 100 and not any(known["depth"] for known in found)
 
     run(scenario())
@@ -152,22 +152,22 @@ def test_b04_a_hundred_destinations_at_once(server: Topology, name: str) -> None
 def test_b17_destinations_are_created_and_dropped_by_administrators(server: Topology, name: str) -> None:
     async def scenario() -> None:
         async with clarion.connect(server.url) as connection, connection.session() as session:
-            created = await connection.request("create", {"destination": f"topic:{name}", "quota_bytes": 100_000})
+            created = await connection.command("create", {"destination": f"topic:{name}", "quota_bytes": 100_000})
             assert (created["kind"], created["bytes_quota"]) == ("topic", 100_000)
             with pytest.raises(BadArgument):
-                await connection.request("create", {"destination": f"topic:{name}"})
+                await connection.command("create", {"destination": f"topic:{name}"})
             async with session.receive(name, durable="a"):
                 with pytest.raises(BadArgument):
-                    await connection.request("drop", {"destination": name})
+                    await connection.command("drop", {"destination": name})
             await send_all(session, name, numbered(10))
-            assert await connection.request("delete", {"destination": name, "ranges": [[1, 4]]}) == {"removed": 3}
-            assert await connection.request("purge", {"destination": name}) == {"removed": 7}
+            assert await connection.command("delete", {"destination": name, "ranges": [[1, 4]]}) == {"removed": 3}
+            assert await connection.command("purge", {"destination": name}) == {"removed": 7}
             assert (await describe(connection, name))["depth"] == 0
-            await connection.request("drop", {"destination": name})
+            await connection.command("drop", {"destination": name})
             with pytest.raises(NoSuchDestination):
-                await connection.request("purge", {"destination": name})
+                await connection.command("purge", {"destination": name})
             with pytest.raises(UnknownVerb):
-                await connection.request("explode", {})
+                await connection.command("explode", {})
 
     run(scenario())
 
@@ -196,17 +196,17 @@ STATUS_SHAPE: dict[str, type | tuple[type, ...]] = {
 def test_c02_status_has_its_shape_and_counts(server: Topology, name: str) -> None:
     async def scenario() -> None:
         async with clarion.connect(server.url) as connection, connection.session() as session:
-            before = await connection.request("status")
+            before = await connection.command("status")
             assert before.keys() >= STATUS_SHAPE.keys()
             for key, kind in STATUS_SHAPE.items():
                 assert isinstance(before[key], kind), key
             assert before["space"].keys() >= {"bytes_total", "bytes_live", "bytes_room", "segments", "growth_blocked"}
             await send_all(session, f"queue:{name}", numbered(10))
-            after = await connection.request("status")
+            after = await connection.command("status")
             assert after["published"] == before["published"] + 10
             assert after["depth"] >= 10 and after["oldest"] is not None
             assert after["oldest"].keys() >= {"destination", "sequence", "age_s", "held_by"}
             assert len(await drain(session, f"queue:{name}")) == 10
-            assert (await connection.request("status"))["confirmed"] >= before["confirmed"] + 10
+            assert (await connection.command("status"))["confirmed"] >= before["confirmed"] + 10
 
     run(scenario())

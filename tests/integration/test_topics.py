@@ -48,7 +48,7 @@ def test_b04_a_durable_subscription_collects_while_its_consumer_is_away(server: 
                 await consumer.close(delete=True)
             assert (await describe(connection, name))["subscriptions"] == []
             with pytest.raises(NoSuchSubscription):
-                await connection.request("unsubscribe", {"destination": name, "subscription": "away"})
+                await connection.command("unsubscribe", {"destination": name, "subscription": "away"})
 
     run(scenario())
 
@@ -89,7 +89,7 @@ def test_b04_a_subscription_that_is_not_shared_has_one_consumer_and_keeps_its_na
             with pytest.raises(BadArgument):
                 await session.receive(f"topic:{name}", durable="mine", shared=True).receive()
             with pytest.raises(SubscriptionInUse):
-                await connection.request("unsubscribe", {"destination": name, "subscription": "mine"})
+                await connection.command("unsubscribe", {"destination": name, "subscription": "mine"})
 
     run(scenario())
 
@@ -106,7 +106,7 @@ def test_a08_space_is_released_when_the_last_subscription_has_confirmed(server: 
             await until(lambda: _is_empty(connection, name), "the space is released")
             await send_all(session, f"topic:{name}", [b"x"])
             await consumers[0].close()
-            await connection.request("unsubscribe", {"destination": name, "subscription": "a"})
+            await connection.command("unsubscribe", {"destination": name, "subscription": "a"})
             await session.confirm(await take(consumers[1], 1))
             await until(lambda: _is_empty(connection, name), "the space is released")
 

@@ -23,12 +23,16 @@ DOCUMENTED = {
     "Consumer",
     "JournalError",
     "Message",
+    "NoReply",
+    "Prepared",
+    "PreparedHandle",
     "ProtocolError",
     "ReceivedBatch",
     "ReceivedMessage",
     "RequestError",
     "Session",
     "Timeout",
+    "TransactionRolledBack",
     "__version__",
     "connect",
     "errors",
@@ -39,6 +43,8 @@ SYNC = {
     "Connection",
     "ConnectionState",
     "Consumer",
+    "Prepared",
+    "PreparedHandle",
     "ReceivedBatch",
     "ReceivedMessage",
     "Session",
@@ -71,6 +77,33 @@ def test_names_of_the_blocking_twin() -> None:
     assert all(hasattr(clarion.sync, name) for name in SYNC)
 
 
+def test_the_blocking_twin_offers_what_the_asyncio_client_offers() -> None:
+    """Every public name of the one is a name of the other, with the same parameters."""
+    from clarion import client
+
+    pairs: list[tuple[type, type]] = [
+        (client.Connection, clarion.sync.Connection),
+        (client.Session, clarion.sync.Session),
+        (client.Consumer, clarion.sync.Consumer),
+        (client.BatchConsumer, clarion.sync.BatchConsumer),
+        (client.ReceivedMessage, clarion.sync.ReceivedMessage),
+        (client.ReceivedBatch, clarion.sync.ReceivedBatch),
+    ]
+    hosting = {"failure", "forget", "loop", "on_state", "register", "send", "wake", "welcome", "writable"}
+    for one, twin in pairs:
+        names = {name for name in dir(one) if not name.startswith("_")}
+        if one is client.Connection:
+            names -= hosting  # for its sessions, not for applications
+        assert names <= set(dir(twin)), (one, names - set(dir(twin)))
+        for name in names:
+            theirs = getattr(one, name)
+            if inspect.isfunction(theirs):
+                parameters = list(inspect.signature(theirs).parameters.values())
+                assert [(p.name, p.kind, p.default) for p in parameters] == [
+                    (p.name, p.kind, p.default) for p in inspect.signature(getattr(twin, name)).parameters.values()
+                ], (one, name)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = clarion.nothing  # type: ignore[attr-defined]
@@ -78,7 +111,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_exported_errors_are_the_ones_that_are_raised() -> None:
     exported = [getattr(clarion, name) for name in DOCUMENTED if hasattr(errors, name)]
-    assert len(exported) == 10
+    assert len(exported) == 12
     assert all(issubclass(kind, clarion.ClarionError) and kind is getattr(errors, kind.__name__) for kind in exported)
 
 

@@ -9,6 +9,9 @@ import typer
 from clarion.cli import show
 from clarion.cli.options import URL_DEFAULT, Destination, Json, Topic, Url, destination
 
+SLOW_ROWS = 10
+"""Slow consumers that `status` names; JSON has all that the server tells."""
+
 app = typer.Typer(help="Look at a server and change what it holds.", no_args_is_help=True)
 
 
@@ -17,14 +20,14 @@ def request(url: str, verb: str, **arguments: object) -> Any:
     from clarion.cli.connecting import connected
 
     with connected(url) as connection:
-        return connection.request(verb, arguments)
+        return connection.command(verb, arguments)
 
 
 @app.command()
 def status(url: Url = URL_DEFAULT, json: Json = False) -> None:
     """Show how the server is.
 
-    Depth, rates, space, and who holds the oldest message.
+    Depth, rates, space, what waits for a decision of yours, who is slow, and who holds the oldest message.
     """
     result = request(url, "status")
     if json:
@@ -44,8 +47,12 @@ def status(url: Url = URL_DEFAULT, json: Json = False) -> None:
             ("space", f"{show.size(space['bytes_live'])} live of {show.size(space['bytes_total'])} allocated"),
             ("room", f"{show.size(space['bytes_room'])} (grows up to {show.size(space['bytes_max'])})"),
             ("producers waiting", result["producers_waiting"]),
+            ("dead messages", result["dead_messages"]),
+            ("prepared", f"{result['prepared_transactions']:,} (transactions that nobody has decided)"),
             ("lost messages", result["lost_messages"]),
             ("oldest message", _oldest(oldest)),
+            ("slow consumers", len(result["slow_consumers"])),
+            *(("slow", _slow(consumer)) for consumer in result["slow_consumers"][:SLOW_ROWS]),
             *(("warning", warning) for warning in result["warnings"]),
         ]
     )
@@ -66,26 +73,61 @@ def _holder(holder: dict[str, Any]) -> str:
     return f"{who} ({'delivered, not confirmed' if holder['in_flight'] else 'not delivered'})"
 
 
+def _slow(consumer: dict[str, Any]) -> str:
+    of = f"subscription {consumer['subscription']} of " if consumer["subscription"] else ""
+    reads = "; its connection does not read" if consumer["paused"] else ""
+    return f"{of}{consumer['destination']}: {consumer['in_flight']:,} in flight, {consumer['waiting']:,} waiting{reads}"
+
+
 @app.command()
-def destinations(url: Url = URL_DEFAULT, json: Json = False) -> None:
-    """List queues and topics, and the subscriptions of topics."""
+def destinations(
+    system: Annotated[bool, typer.Option("--system", help="Also those whose names begin with _.")] = False,
+    url: Url = URL_DEFAULT,
+    json: Json = False,
+) -> None:
+    """List queues and topics, and the subscriptions of topics.
+
+    The columns delayed (stored, not visible yet) and retained (confirmed, still readable) are there when some
+    destination has such messages.
+    """
     result: list[dict[str, Any]] = []
-    while page := request(url, "destinations", after=result[-1]["name"] if result else None):
+    while page := request(url, "destinations", after=result[-1]["name"] if result else None, system=system):
         result += page
     if json:
         show.json(result)
         return
-    columns = ("destination", ">waiting", ">in flight", ">consumers", ">bytes", ">quota")
-    show.table(columns, [row for found in result for row in _rows(found)])
+    more = [name for name, count in (("delayed", _delayed), ("retained", _retained)) if any(map(count, result))]
+    columns = (
+        "destination",
+        ">waiting",
+        ">in flight",
+        *(f">{name}" for name in more),
+        ">consumers",
+        ">bytes",
+        ">quota",
+    )
+    show.table(columns, [row for found in result for row in _rows(found, more)])
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
+def _delayed(found: dict[str, Any]) -> int:
+    return int(found["delayed"])
+
+
+def _retained(found: dict[str, Any]) -> int:
+    """Messages that are kept although everybody has confirmed them."""
+    kept_from = found["retained_from"]
+    return 0 if kept_from is None else max(0, found["next_sequence"] - kept_from - found["depth"])
+
+
+def _rows(found: dict[str, Any], more: list[str]) -> list[tuple[object, ...]]:
     subscriptions = found["subscriptions"]
+    counts = {"delayed": _delayed(found), "retained": _retained(found)}
     rows: list[tuple[object, ...]] = [
         (
             f"{found['kind']}:{found['name']}",
             found["depth"],
             sum(subscription["in_flight"] for subscription in subscriptions),
+            *(counts[name] for name in more),
             sum(subscription["consumers"] for subscription in subscriptions),
             show.size(found["bytes"]),
             show.size(found["bytes_quota"]),
@@ -93,10 +135,59 @@ def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
     ]
     if found["kind"] == "topic":
         rows += [
-            (f"  {one['name'] or '(plain)'}", one["depth"], one["in_flight"], one["consumers"], "", "")
+            (
+                f"  {one['name'] or '(plain)'}",
+                one["depth"],
+                one["in_flight"],
+                *("" for _ in more),
+                one["consumers"],
+                "",
+                "",
+            )
             for one in subscriptions
         ]
     return rows
+
+
+@app.command()
+def consumers(dest: Destination, url: Url = URL_DEFAULT, json: Json = False) -> None:
+    """List the consumers of DEST, and say who is slow.
+
+    Slow is a consumer that has no room although messages wait for it. Others get what it does not take.
+    """
+    from clarion.cli.connecting import connected
+
+    with connected(url) as connection:
+        result = connection.command("consumers", {"destination": destination(dest, False)})
+        slow = [] if json else connection.command("status")["slow_consumers"]
+    if json:
+        show.json(result)
+        return
+    known = {(one["session"], one["subscription"]) for one in slow if _is_of(one["destination"], dest)}
+    show.table(
+        (">session", "subscription", ">in flight", ">room", "state", "selector"),
+        [
+            (
+                one["session"],
+                one["subscription"] or "-",
+                one["in_flight"],
+                one["room"],
+                _state(one, (one["session"], one["subscription"]) in known),
+                one["selector"] or "-",
+            )
+            for one in result
+        ],
+    )
+
+
+def _is_of(named: str, dest: str) -> bool:
+    """Is `queue:jobs` what somebody calls `queue:jobs` or `jobs`?"""
+    return named.partition(":")[2] == dest.rpartition(":")[2]
+
+
+def _state(consumer: dict[str, Any], slow: bool) -> str:
+    words = [*(["slow"] if slow else []), *(["does not read"] if consumer["paused"] else [])]
+    return ", ".join(words) or "keeps up"
 
 
 @app.command()
@@ -115,11 +206,11 @@ def delete(
     json: Json = False,
 ) -> None:
     """Remove single messages of DEST by their sequence."""
-    ranges = [_range(text) for text in sequences]
+    ranges = [sequence_range(text) for text in sequences]
     _removed(request(url, "delete", destination=destination(dest, False), ranges=ranges), dest, json)
 
 
-def _range(text: str) -> tuple[int, int]:
+def sequence_range(text: str) -> tuple[int, int]:
     """`7` or `7-9`, both ends included, as [first, end)."""
     first, dash, last = text.partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
@@ -134,11 +225,7 @@ def _removed(result: dict[str, int], dest: str, json: bool) -> None:
     if json:
         show.json(result)
     else:
-        typer.echo(f"removed {_messages(result['removed'])} from {dest}")
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} message" if count == 1 else f"{count:,} messages"
+        typer.echo(f"removed {show.messages(result['removed'])} from {dest}")
 
 
 @app.command()
@@ -180,16 +267,17 @@ def drop(dest: Destination, url: Url = URL_DEFAULT, json: Json = False) -> None:
 
 @app.command()
 def unsubscribe(
-    dest: Destination,
+    dest: Annotated[str, typer.Argument(metavar="DEST", help="A topic, or a pattern: glob:… or regex:…")],
     subscription: Annotated[str, typer.Argument(metavar="NAME", help="The durable subscription.")],
     url: Url = URL_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Remove a durable subscription of a topic.
+    """Remove a durable subscription of a topic, or of all topics of a pattern.
 
     What it had not confirmed is not kept for it any more.
     """
-    request(url, "unsubscribe", destination=destination(dest, False), subscription=subscription)
+    where = dest if dest.startswith(("glob:", "regex:")) else destination(dest, False)
+    request(url, "unsubscribe", destination=where, subscription=subscription)
     if json:
         show.json({"unsubscribed": subscription})
     else:

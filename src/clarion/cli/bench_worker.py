@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from clarion.client import Connection, Session, connect
-from clarion.errors import Blocked, ClarionError
+from clarion.errors import ClarionError
 
 IDLE_S_MAX = 15.0
 """A consumer that got nothing for so long ends, and says what it has."""
@@ -70,7 +70,6 @@ async def main(task: Task) -> None:
 
 async def _at_full_speed(task: Task, session: Session) -> None:
     properties: dict[str, Any] = {f"property_{number}": number for number in range(task.properties)}
-    given = properties or None
     size, step = task.size, max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // task.size))
     for turn, start in enumerate(range(task.first, task.first + task.messages, step)):
         numbers = np.arange(start, min(start + step, task.first + task.messages), dtype="<u8")
@@ -78,12 +77,9 @@ async def _at_full_speed(task: Task, session: Session) -> None:
         bodies[:, :8] = numbers.view(np.uint8).reshape(-1, 8)
         data = bodies.tobytes()
         to = task.destinations[turn % len(task.destinations)]
-        for at in range(0, len(data), size):
-            try:
-                session.send_nowait(to, data[at : at + size], properties=given)
-            except Blocked:
-                await session.writable()
-                session.send_nowait(to, data[at : at + size], properties=given)
+        await session.writable()
+        cut = [data[at : at + size] for at in range(0, len(data), size)]
+        session.send_many_nowait(to, cut, properties=properties or None)
         await asyncio.sleep(0)  # let the connection write
     await session.flush()
 

@@ -24,6 +24,9 @@ def browse(
     count: Annotated[
         int | None, typer.Option("--count", metavar="N", min=1, help=f"At most N. [default: {ROWS}; with --json all]")
     ] = None,
+    selector: Annotated[
+        str | None, typer.Option("--selector", metavar="S", help="Only messages for which this SQL condition is true.")
+    ] = None,
     start: Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="From this sequence on.")] = 0,
     url: Url = URL_DEFAULT,
     json: Json = False,
@@ -38,7 +41,7 @@ def browse(
 
     rows: list[tuple[object, ...]] = []
     with connected(url) as connection, connection.session() as session:
-        for message in session.browse(where, start=start, count=limit):
+        for message in session.browse(where, selector=selector, start=start, count=limit):
             if json:
                 _line(message)
             else:
@@ -52,11 +55,12 @@ def browse(
 def _line(message: Message) -> None:
     from clarion.cli.messages import body, facts, line
 
-    sys.stdout.buffer.write(line(facts(message) | body(message.body)))
+    content = {"size": message.size} if message.is_large else body(message.body)
+    sys.stdout.buffer.write(line(facts(message) | content))
 
 
 def _row(message: Message) -> tuple[object, ...]:
     from clarion.cli.messages import instant, printable
 
     text = " ".join(printable(bytes(message.body_view[:BODY_CHARACTERS]), BODY_CHARACTERS).split())
-    return message.sequence, instant(message.timestamp_ms)[:19].replace("T", " "), len(message.body_view), text
+    return message.sequence, instant(message.timestamp_ms)[:19].replace("T", " "), message.size, text

@@ -106,7 +106,7 @@ class Story:
                 tasks.create_task(self._subscribe(server))
                 await self._half.wait()
                 await self._crash(server)
-            for found in await session.request("destinations"):
+            for found in await session.command("destinations"):
                 tally = self._orders if found["kind"] == "queue" else self._events
                 tally.stored = found["next_sequence"] - 1
 

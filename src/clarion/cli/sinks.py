@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 from clarion.cli import messages
-from clarion.message import Message
+from clarion.errors import BadArgument
+from clarion.sync import ReceivedMessage
 
 
 class Sink(Protocol):
-    def write(self, message: Message) -> None: ...
+    def write(self, message: ReceivedMessage) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -30,9 +31,10 @@ class Lines:
     def __init__(self) -> None:
         self._is_terminal = sys.stdout.isatty()
 
-    def write(self, message: Message) -> None:
-        data = messages.printable(message.body).encode() if self._is_terminal else message.body
-        sys.stdout.buffer.write(data + b"\n")
+    def write(self, message: ReceivedMessage) -> None:
+        for chunk in message.stream() if message.is_large else (message.body,):
+            sys.stdout.buffer.write(messages.printable(chunk).encode() if self._is_terminal else chunk)
+        sys.stdout.buffer.write(b"\n")
 
     def flush(self) -> None:
         sys.stdout.buffer.flush()
@@ -41,7 +43,10 @@ class Lines:
 class JsonLines:
     """One JSON object per line."""
 
-    def write(self, message: Message) -> None:
+    def write(self, message: ReceivedMessage) -> None:
+        if message.is_large:
+            detail = f"message {message.sequence} has {message.size} bytes: --out DIR writes it to a file"
+            raise BadArgument(argument="--json", detail=detail)
         sys.stdout.buffer.write(messages.line(messages.facts(message) | messages.body(message.body)))
 
     def flush(self) -> None:
@@ -56,8 +61,17 @@ class Files:
         self._directory = directory
         self._json = json
 
-    def write(self, message: Message) -> None:
+    def write(self, message: ReceivedMessage) -> None:
         path = self._directory / f"{message.sequence:012d}-{message.id}"
+        if message.is_large:
+            message.save(path)  # what an earlier run wrote of it is not read again
+        else:
+            self._write(path, message)
+        said = messages.line(messages.facts(message) | {"file": str(path)}) if self._json else os.fsencode(path) + b"\n"
+        sys.stdout.buffer.write(said)
+
+    @staticmethod
+    def _write(path: Path, message: ReceivedMessage) -> None:
         unfinished = path.with_name(f".{path.name}.part")
         try:
             with unfinished.open("wb") as file:
@@ -68,8 +82,6 @@ class Files:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-        said = messages.line(messages.facts(message) | {"file": str(path)}) if self._json else os.fsencode(path) + b"\n"
-        sys.stdout.buffer.write(said)
 
     def flush(self) -> None:
         """The names are in the directory: it has to be on disk too."""

@@ -13,7 +13,7 @@ No logic of its own: each call hands a coroutine of `clarion.client` to the loop
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -22,12 +22,18 @@ import msgspec
 
 from clarion import client, limits
 from clarion.client.blocking_consumer import BatchConsumer, Confirmable, Consumer, acknowledged
+from clarion.client.bodies import BlockingReader
 from clarion.client.connection import ConnectionState
+from clarion.client.delivered import How
+from clarion.client.options import SendOptions
 from clarion.client.outbox import Body
 from clarion.client.runner import Runner
+from clarion.client.session import REPLY_S
+from clarion.client.sources import StreamSource
 from clarion.client.subscription import ReceiveOptions
-from clarion.errors import ClarionError
-from clarion.message import Message, PropertyValue
+from clarion.client.transaction import Prepared, PreparedHandle
+from clarion.errors import ClarionError, TransactionRolledBack
+from clarion.message import Message
 
 _Result = TypeVar("_Result")
 
@@ -43,8 +49,13 @@ class Ticket(msgspec.Struct, gc=False, eq=False):
         """It is answered, well or not."""
         return self._ticket.done
 
+    @property
+    def how(self) -> How | None:
+        """How it was delivered, if it was sent with `until`: as of `clarion.client.Ticket`."""
+        return self._ticket.how
+
     def result(self, timeout: float | None = None) -> str:
-        """Wait until the message is durable, and return its id. Raises `Timeout`."""
+        """Wait until the message is durable, or, with `until`, delivered; return its id. Raises `Timeout`."""
         return self._runner.call(_awaited(self._ticket), timeout)
 
 
@@ -76,53 +87,77 @@ class Session:
     def buffered_bytes(self) -> int:
         return self._session.buffered_bytes
 
-    def send_nowait(
-        self,
-        destination: str,
-        body: Body,
-        *,
-        properties: dict[str, PropertyValue] | None = None,
-        reply_to: str | None = None,
-        correlation_id: str | None = None,
-        type: str | None = None,
-        content_type: str | None = None,
-    ) -> Ticket:
+    @property
+    def transacted(self) -> bool:
+        return self._session.transacted
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    def send_nowait(self, destination: str, body: Body, **options: Unpack[SendOptions]) -> Ticket:
         """Queue a message. Raises `Blocked` when the client's buffer is full."""
-        with self._lock:
-            ticket = self._send_nowait(
-                destination,
-                body,
-                properties=properties,
-                reply_to=reply_to,
-                correlation_id=correlation_id,
-                type=type,
-                content_type=content_type,
-            )
+        try:
+            with self._lock:
+                ticket = self._send_nowait(destination, body, **options)
+        except TransactionRolledBack:
+            self._told()
+            raise
         return Ticket(ticket, self._runner)
 
-    def send(
+    def try_send(self, destination: str, body: Body, **options: Unpack[SendOptions]) -> Ticket | None:
+        """As `send_nowait`, but None instead of `Blocked`, and for a refused destination that has enough waiting."""
+        try:
+            with self._lock:
+                ticket = self._session.try_send(destination, body, **options)
+        except TransactionRolledBack:
+            self._told()
+            raise
+        return None if ticket is None else Ticket(ticket, self._runner)
+
+    def send_many_nowait(self, destination: str, bodies: Iterable[Body], **options: Unpack[SendOptions]) -> None:
+        """Queue a message for each body: all, or none by an error."""
+        try:
+            with self._lock:
+                self._session.send_many_nowait(destination, bodies, **options)
+        except TransactionRolledBack:
+            self._told()
+            raise
+
+    def is_blocked(self, destination: str | None = None) -> bool:
+        """The buffer is full, or the broker has refused messages for `destination`."""
+        with self._lock:
+            return self._session.is_blocked(destination)
+
+    def send(self, destination: str, body: Body, **options: Unpack[SendOptions]) -> str:
+        """Send a message and return its id once it is durable, or, with `until`, delivered."""
+        return self._runner.call(self._session.send(destination, body, **options))
+
+    def send_many(self, destination: str, bodies: Iterable[Body], **options: Unpack[SendOptions]) -> None:
+        """Send a message for each body; return when all are durable, or, with `until`, delivered."""
+        self._runner.call(self._session.send_many(destination, bodies, **options))
+
+    def send_stream(
         self,
         destination: str,
-        body: Body,
+        reader: StreamSource,
         *,
-        properties: dict[str, PropertyValue] | None = None,
-        reply_to: str | None = None,
-        correlation_id: str | None = None,
-        type: str | None = None,
-        content_type: str | None = None,
+        size: int | None = None,
+        key: str | None = None,
+        chunk: int = limits.FRAGMENT_BYTES_MAX,
+        **options: Unpack[SendOptions],
     ) -> str:
-        """Send a message and return its id once it is durable."""
-        return self._runner.call(
-            self._session.send(
-                destination,
-                body,
-                properties=properties,
-                reply_to=reply_to,
-                correlation_id=correlation_id,
-                type=type,
-                content_type=content_type,
-            )
-        )
+        """Send a message whose body is read little by little, however large: as of `clarion.client.Session`."""
+        sending = self._session.send_stream(destination, reader, size=size, key=key, chunk=chunk, **options)
+        return self._runner.call(sending)
+
+    def open_body(self, message: Message, offset: int = 0) -> BlockingReader:
+        """The body of any message, a browsed or a dead one too, little by little."""
+        return BlockingReader(self._runner, self._session.open_body(message, offset))
+
+    def _told(self) -> None:
+        """A thread of the application was told that its transaction was rolled back: it begins anew, without
+        what was received since."""
+        with suppress(ClarionError):
+            self._runner.call(_given_back(self._session))
 
     def writable(self) -> None:
         """Return when `send_nowait` takes messages again."""
@@ -132,32 +167,85 @@ class Session:
         """Return when everything sent or confirmed so far is durable."""
         self._runner.call(self._session.flush())
 
+    # --- consuming ----------------------------------------------------------------------------------------
+
     def receive(self, destination: str, **options: Unpack[ReceiveOptions]) -> Consumer:
         """A consumer of single messages: options as of `clarion.client.Session.receive`."""
-        made = self._runner.call(_made(self._session.receive, destination, options))
+        made = self._runner.call(_made(lambda: self._session.receive(destination, **options)))
         return Consumer(self, self._runner, made)
 
     def receive_batches(self, destination: str, **options: Unpack[ReceiveOptions]) -> BatchConsumer:
         """A consumer of whole batches."""
-        made = self._runner.call(_made(self._session.receive_batches, destination, options))
+        made = self._runner.call(_made(lambda: self._session.receive_batches(destination, **options)))
         return BatchConsumer(self, self._runner, made)
 
     def confirm(self, *what: Confirmable | Sequence[Confirmable]) -> None:
         """Confirm messages and batches together."""
         self._runner.call(acknowledged(what))
 
-    def browse(self, destination: str, *, start: int = 0, count: int | None = None) -> Iterator[Message]:
-        """Look at messages without consuming them."""
-        browsing = self._session.browse(destination, start=start, count=count)
+    def recover(self) -> None:
+        """Give back everything that was received and not confirmed: it comes again."""
+        self._runner.call(self._session.recover())
+
+    def browse(
+        self, destination: str, *, selector: str | None = None, start: int = 0, count: int | None = None
+    ) -> Iterator[Message]:
+        """Look at messages from sequence `start` on, at most `count`, without consuming them."""
+        browsing = self._session.browse(destination, selector=selector, start=start, count=count)
         try:
             while found := self._runner.call(_some(browsing)):
                 yield from found
         finally:
-            self._runner.call(browsing.aclose())
+            if not self._runner.stopped:
+                self._runner.call(browsing.aclose())
 
-    def request(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
-        """Ask the broker something."""
-        return self._runner.call(self._session.request(verb, arguments))
+    # --- transactions -------------------------------------------------------------------------------------
+
+    def commit(
+        self, handles: str | Iterable[str] | None = None, *, key: str | None = None, version: int | None = None
+    ) -> bool:
+        """Commit the transaction of this session; or, with `handles`, prepared ones of anybody: all or none."""
+        return self._runner.call(self._session.commit(handles, key=key, version=version))
+
+    def rollback(self) -> None:
+        """Forget everything that was sent since the last commit; what was received comes again."""
+        self._runner.call(self._session.rollback())
+
+    def prepare(self, expires: float | None = None) -> PreparedHandle:
+        """End the transaction of this session without deciding it: that does whoever gets the handle."""
+        return self._runner.call(self._session.prepare(expires))
+
+    def prepared(self) -> list[Prepared]:
+        """All prepared transactions that nobody has decided yet."""
+        return self._runner.call(self._session.prepared())
+
+    def resolve(self, handle: str, *, commit: bool) -> None:
+        """Decide a prepared transaction by hand."""
+        self._runner.call(self._session.resolve(handle, commit=commit))
+
+    # --- requests and replies -----------------------------------------------------------------------------
+
+    def request(
+        self, destination: str, body: Body, *, timeout: float | None = REPLY_S, **options: Unpack[SendOptions]
+    ) -> Message:
+        """Send a message and return the reply to it. Raises `NoReply` when none came within `timeout` seconds."""
+        return self._runner.call(self._session.request(destination, body, timeout=timeout, **options))
+
+    def reply(self, message: Message, body: Body, **options: Unpack[SendOptions]) -> str:
+        """Answer a request: to where it asks for, with its correlation id."""
+        return self._runner.call(self._session.reply(message, body, **options))
+
+    def temporary_queue(self) -> str:
+        """A new queue of this session: anybody may send to it, only this connection consume; it ends with it."""
+        return self._runner.call(self._session.temporary_queue())
+
+    def temporary_topic(self) -> str:
+        """A new topic, likewise."""
+        return self._runner.call(self._session.temporary_topic())
+
+    def command(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
+        """Ask the broker something: the verbs of docs/reference/requests.md."""
+        return self._runner.call(self._session.command(verb, arguments))
 
     def close(self, *, flush: bool = True) -> None:
         """End the session: everything sent is made durable first, unless told otherwise."""
@@ -165,8 +253,13 @@ class Session:
             self._runner.call(self._session.close(flush=flush))
 
 
-async def _made(make: Callable[..., _Result], destination: str, options: ReceiveOptions) -> _Result:
-    return make(destination, **options)
+async def _made(make: Callable[[], _Result]) -> _Result:
+    return make()
+
+
+async def _given_back(session: client.Session) -> None:
+    if session._transactions is not None:
+        session._transactions.give_back_received()
 
 
 async def _some(browsing: Any, most: int = 1_000) -> list[Message]:
@@ -207,13 +300,25 @@ class Connection:
     def server(self) -> str:
         return self._connection.server
 
-    def session(self) -> Session:
+    def session(self, *, transacted: bool = False) -> Session:
         """A new session, open already: `with connection.session() as session`."""
-        return Session(self, self._runner.call(_opened(self._connection.session())))
+        return Session(self, self._runner.call(_opened(self._connection.session(transacted=transacted))))
 
-    def request(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
+    def command(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
         """Ask the broker something, outside of any session of yours."""
-        return self._runner.call(self._connection.request(verb, arguments))
+        return self._runner.call(self._connection.command(verb, arguments))
+
+    def commit(self, handles: str | Iterable[str], *, key: str | None = None, version: int | None = None) -> bool:
+        """Commit prepared transactions, all or none: as `Session.commit`."""
+        return self._runner.call(self._connection.commit(handles, key=key, version=version))
+
+    def prepared(self) -> list[Prepared]:
+        """All prepared transactions that nobody has decided yet."""
+        return self._runner.call(self._connection.prepared())
+
+    def resolve(self, handle: str, *, commit: bool) -> None:
+        """Decide a prepared transaction by hand."""
+        self._runner.call(self._connection.resolve(handle, commit=commit))
 
     def close(self) -> None:
         """End all sessions and the connection, and join the thread."""

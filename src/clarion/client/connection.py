@@ -31,6 +31,7 @@ from clarion.client.host import Resumable
 from clarion.client.link import Link, dial, now_ms
 from clarion.client.outcome import again
 from clarion.client.session import Session
+from clarion.client.transaction import Prepared
 from clarion.errors import (
     AuthenticationFailed,
     BadArgument,
@@ -132,17 +133,36 @@ class Connection:
         """The name of the server of now, or of the last one."""
         return self.welcome.server
 
-    def session(self) -> Session:
-        """A new session: `async with connection.session() as session`."""
-        self._channels += 1
-        return Session(self, self._channels, self._buffer_bytes)
+    def session(self, *, transacted: bool = False) -> Session:
+        """A new session: `async with connection.session() as session`.
 
-    async def request(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
-        """Ask the broker something, outside of any session of yours."""
+        Everything that is sent and received in a `transacted` one takes effect together, by its `commit`.
+        """
+        self._channels += 1
+        return Session(self, self._channels, self._buffer_bytes, transacted)
+
+    async def command(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
+        """Ask the broker something, outside of any session of yours: the verbs of docs/reference/requests.md."""
+        return await (await self._own_session()).command(verb, arguments)
+
+    async def commit(
+        self, handles: str | Iterable[str], *, key: str | None = None, version: int | None = None
+    ) -> bool:
+        """Commit prepared transactions, all or none: as `Session.commit`."""
+        return await (await self._own_session()).commit(handles, key=key, version=version)
+
+    async def prepared(self) -> list[Prepared]:
+        """All prepared transactions that nobody has decided yet."""
+        return await (await self._own_session()).prepared()
+
+    async def resolve(self, handle: str, *, commit: bool) -> None:
+        """Decide a prepared transaction by hand."""
+        await (await self._own_session()).resolve(handle, commit=commit)
+
+    async def _own_session(self) -> Session:
         if self._control is None or self._control.closed:
             self._control = self.session()
-        await self._control
-        return await self._control.request(verb, arguments)
+        return await self._control
 
     async def close(self) -> None:
         """End all sessions at once, and the connection. What is not answered fails with `ConnectionLost`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from clarion.client.address import Address
@@ -53,10 +52,14 @@ class Link(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what is queued."""
-        outgoing = self.native.take_outgoing()
-        if outgoing and self._transport is not None and not self._transport.is_closing():
-            with suppress(RuntimeError):  # uvloop, when the transport was closed under us; `connection_lost` tells
-                self._transport.writelines(outgoing)
+        native, transport = self.native, self._transport
+        if native.outgoing:
+            outgoing = native.take_outgoing()
+            if transport is not None and not transport.is_closing():
+                try:
+                    transport.writelines(outgoing)
+                except RuntimeError:
+                    pass  # of uvloop, when the transport was closed under us; `connection_lost` tells
 
     def close(self, error: ClarionError | None = None) -> None:
         """Say goodbye and close once everything is written."""
@@ -104,15 +107,16 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.lost.done():
             return
+        native = self.native
         try:
-            received = self.native.receive(data, now_ms())
-            if self.native.welcome is not None and not self.welcomed.done():
-                self.welcomed.set_result(self.native.welcome)
+            received = native.receive(data, time.monotonic_ns() // 1_000_000)
+            if native.welcome is not None and not self.welcomed.done():
+                self.welcomed.set_result(native.welcome)
                 self._tick()
             if received:
                 self._owner._received(received)
-            if self.native.state is State.CLOSING and not self.lost.done():
-                self.native.receive(b"", now_ms())  # raises what the server said
+            if native.state is State.CLOSING and not self.lost.done():
+                native.receive(b"", now_ms())  # raises what the server said
         except ClarionError as error:
             self.close(error)
         except Exception as error:

@@ -1,92 +1,175 @@
-"""What waits to be sent and to be answered: tickets, batches, and one lane per destination.
+"""What waits to be sent and to be answered: batches, tickets, and failures that nobody has been told of.
 
 Guarantees
-    1. A batch is encoded once, when it is sealed; the bytes are kept until it is answered.
+    1. A batch is encoded once, when it is sealed; the bytes are kept until it is answered, or, if its
+       sender wants that, until its last message is delivered.
     2. Sealing gives a batch the next sequences of its producer, so a ticket knows its id from its batch.
-    3. In a lane batches are sent in the order of their sequences, also when they are sent again.
+    3. All messages of a batch have the same terms and belong to the same transaction, or to none.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator
 
 import msgspec
 
-from clarion import limits
+from clarion.client.delivered import Delivery, How
+from clarion.client.lanes import MESSAGE_WEIGHT_BYTES, Lane
+from clarion.client.options import PLAIN, Choice, Terms
 from clarion.client.outcome import Outcome, again
-from clarion.errors import BadArgument, ClarionError, MessageTooLarge
+from clarion.errors import BadArgument, ClarionError
 from clarion.ids import SEQUENCE_MAX, format_id
 from clarion.wire import batch as wire
 
-MESSAGE_WEIGHT_BYTES = limits.BATCH_BYTES_TARGET // limits.BATCH_MESSAGES_TARGET
-"""Added to each message's size, so that one comparison bounds bytes and count of a batch."""
-
+BATCH_KEPT_BYTES = 512
+"""What a sealed batch costs besides its encoded bytes: counted, so that small ones cannot fill the memory unseen."""
 
 Body = bytes | bytearray | memoryview | str
 
 
+class _Expiry:
+    """When the messages of a batch expire, as its header says it."""
+
+    __slots__ = ("count", "first_ms", "last_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first_ms = 0
+        self.last_ms = 0
+
+    def add(self, expires_at_ms: int, count: int) -> None:
+        self.first_ms = min(self.first_ms, expires_at_ms) if self.count else expires_at_ms
+        self.last_ms = max(self.last_ms, expires_at_ms)
+        self.count += count
+
+
 class OutBatch(Outcome):
-    """One batch: open while messages are added, then sealed, then answered."""
+    """One batch: open while messages are added, then sealed, then answered (`done`: stored, or failed)."""
 
     __slots__ = (
         "awaited",
         "bodies",
+        "claimed",
         "count",
         "created_ms",
+        "delivery",
         "encoded",
+        "expiry",
+        "first",
         "first_id",
+        "groups",
         "headers",
         "lane",
+        "plain",
         "resend",
+        "size_bytes",
+        "stream",
+        "terms",
+        "transaction",
         "weight",
     )
 
-    def __init__(self, lane: Lane, created_ms: int) -> None:
+    def __init__(self, lane: Lane, created_ms: int, terms: Terms = PLAIN, transaction: int = 0) -> None:
         super().__init__()
         self.lane = lane
         self.created_ms = created_ms
+        self.terms = terms
+        self.transaction = transaction
+        self.plain = terms == PLAIN
+        """A message without any options may simply be added to `bodies`."""
         self.bodies: list[bytes] = []
         self.headers: list[bytes] | None = None
+        self.groups: list[int] | None = None
+        self.expiry: _Expiry | None = None
         self.weight = 0
         self.count = 0
         self.first_id = 0
+        self.first = 0
+        """Its first producer sequence, once sealed."""
         self.encoded: bytearray | None = None
+        self.size_bytes = 0
+        """Its size encoded, once sealed."""
+        self.delivery: Delivery | None = None
+        """Once sealed, if its sender wants to know of its delivery."""
         self.resend = False
         """It was sent on a connection that was lost: the broker may have it."""
+        self.stream = b""
+        """The id of the large body that it is the message of; empty for none."""
         self.awaited: set[int] | None = None
         """Which of its tickets somebody has awaited: the others' failures are told by `flush`."""
+        self.claimed = 0
+        """How many of its messages have no ticket, but somebody who waits for them."""
 
-    @property
-    def first(self) -> int:
-        """Its first producer sequence, once sealed."""
-        return self.first_id & _SEQUENCE
+    def add(self, body: bytes, data_bytes: int, choice: Choice) -> None:
+        """Add a message that has the terms of the batch; `data_bytes` is the size of its headers and body."""
+        self._prepare(choice, 1)
+        if self.headers is not None:
+            self.headers.append(choice.headers)
+        if self.groups is not None:
+            self.groups.append(choice.group_hash)
+        self.bodies.append(body)
+        self.weight += data_bytes + MESSAGE_WEIGHT_BYTES
 
-    @property
-    def bytes(self) -> int:
-        """Its size, once sealed and until answered."""
-        return len(self.encoded) if self.encoded is not None else 0
+    def add_list(self, bodies: list[bytes], data_bytes: int, choice: Choice) -> None:
+        """Add messages with the same options; the list becomes the batch's own."""
+        count = len(bodies)
+        self._prepare(choice, count)
+        if self.headers is not None:
+            self.headers += [choice.headers] * count
+        if self.groups is not None:
+            self.groups += [choice.group_hash] * count
+        if self.bodies:
+            self.bodies += bodies
+        else:
+            self.bodies = bodies
+        self.weight += data_bytes + MESSAGE_WEIGHT_BYTES * count
 
-    def seal(self, first_id: int) -> None:
-        """Fix its ids and encode it."""
+    def _prepare(self, choice: Choice, count: int) -> None:
+        if choice.headers and self.headers is None:
+            self.headers = [b""] * len(self.bodies)
+            self.plain = False
+        if choice.group_hash and self.groups is None:
+            self.groups = [0] * len(self.bodies)
+        if choice.expires_at_ms:
+            if self.expiry is None:
+                self.expiry = _Expiry()
+            self.expiry.add(choice.expires_at_ms, count)
+
+    def seal(self, first_id: int, offsets: bytes | None = None) -> None:
+        """Fix its ids and encode it; `offsets` are those of its records, if they are known already."""
+        count = self.count = len(self.bodies)
         self.first_id = first_id
-        self.count = len(self.bodies)
-        self.encoded = wire.encode(self.lane.name, first_id, self.bodies, self.headers, created_ms=self.created_ms)
+        self.first = first_id & SEQUENCE_MAX
+        expiry = self.expiry
+        self.encoded = wire.encode(
+            self.lane.name,
+            first_id,
+            self.bodies,
+            self.headers,
+            self.groups,
+            priority=self.terms.priority,
+            created_ms=self.created_ms,
+            deliver_at_ms=self.terms.deliver_at_ms,
+            expiry_first_ms=expiry.first_ms if expiry is not None else 0,
+            expiry_last_ms=expiry.last_ms if expiry is not None and expiry.count == count else 0,
+            offsets=offsets,
+        )
+        self.size_bytes = len(self.encoded)
         self.bodies = []
         self.headers = None
+        self.groups = None
+        if self.terms.until:
+            self.delivery = Delivery(count)
 
     def all_awaited(self) -> bool:
-        """Every ticket has somebody who gets the failure."""
-        return self.awaited is not None and len(self.awaited) == self.count
-
-
-_SEQUENCE = SEQUENCE_MAX
-_FAILURES_MAX = 64
+        """Every message has somebody who gets the failure."""
+        return self.claimed + (len(self.awaited) if self.awaited is not None else 0) >= self.count
 
 
 class Ticket(msgspec.Struct, gc=False, eq=False):
     """A message given to `send_nowait`: await it for the id, once the message is durable.
 
+    If it was sent with `until="any"` or `"every"`, once it is delivered: `how` says how.
     No future and no dictionary behind it, only its place in a batch: 0.1 µs to make.
     """
 
@@ -95,8 +178,17 @@ class Ticket(msgspec.Struct, gc=False, eq=False):
 
     @property
     def done(self) -> bool:
-        """It is answered, well or not."""
-        return self._batch.done
+        """It is answered, well or not: awaiting it does not wait."""
+        batch = self._batch
+        if batch.delivery is None or batch.error is not None:
+            return batch.done
+        return batch.done and batch.delivery.known(self._index)
+
+    @property
+    def how(self) -> How | None:
+        """How it was delivered: `confirmed`, `unwanted` (no subscription), `expired` or `dead`. None until it was."""
+        delivery = self._batch.delivery
+        return delivery.how(self._index) if delivery is not None else None
 
     def __await__(self) -> Generator[object, None, str]:
         batch = self._batch
@@ -105,53 +197,12 @@ class Ticket(msgspec.Struct, gc=False, eq=False):
         else:
             batch.awaited.add(self._index)
         yield from batch.wait().__await__()
+        if batch.delivery is not None:
+            yield from batch.delivery.wait(self._index).__await__()
         return format_id(batch.first_id + self._index)
 
 
-class Lane:
-    """One destination of one session: its open batch, what waits for the window, what waits for an answer."""
-
-    __slots__ = ("destination", "name", "open", "refused", "sent", "used", "waiting", "weight_max", "weight_target")
-
-    def __init__(self, destination: str, name: bytes, batch_bytes_max: int) -> None:
-        self.destination = destination
-        self.name = name
-        self.open: OutBatch | None = None
-        self.waiting: deque[OutBatch] = deque()
-        self.sent: dict[int, OutBatch] = {}
-        self.used = 0
-        """Bytes of `sent`: what of the producer window is used."""
-        self.refused = 0
-        """The sequence that was refused and must come next; 0 when nothing is."""
-        fixed = wire.HEADER_BYTES + len(name) + 3
-        self.weight_max = batch_bytes_max - fixed
-        self.weight_target = min(limits.BATCH_BYTES_TARGET, self.weight_max // 2)
-
-    def check_size(self, headers: int, body: int) -> None:
-        """Raises `MessageTooLarge` for a message that does not fit a batch of its own."""
-        columns = 12 if headers else 8
-        if headers + body + columns > self.weight_max:
-            limit = self.weight_max - headers - columns
-            raise MessageTooLarge(size=headers + body, limit=max(0, limit))
-
-    def back(self, first: int) -> None:
-        """Everything sent from sequence `first` on waits again, in order."""
-        again = [batch for sequence, batch in self.sent.items() if sequence >= first]
-        for batch in again:
-            del self.sent[batch.first]
-            self.used -= batch.bytes
-        self.waiting.extendleft(reversed(again))
-
-    def take(self, batch: OutBatch) -> None:
-        """A batch was answered."""
-        if self.sent.pop(batch.first, None) is not None:
-            self.used -= batch.bytes
-        elif batch in self.waiting:
-            self.waiting.remove(batch)
-
-    def unanswered(self) -> list[OutBatch]:
-        """Sealed and not answered, in order."""
-        return [*self.sent.values(), *self.waiting]
+_FAILURES_MAX = 64
 
 
 class Failures:
@@ -183,5 +234,8 @@ def as_bytes(body: Body) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     if isinstance(body, str):
-        return body.encode()
+        try:
+            return body.encode()
+        except UnicodeEncodeError:
+            raise BadArgument(argument="body", detail="it is not valid Unicode") from None
     raise BadArgument(argument="body", detail=f"it is a {type(body).__name__}, not bytes or str")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from clarion.client.inbox import Ack, Part
+from clarion.client.bodies import BodyReader, save, session_of
+from clarion.client.inbox import Part
+from clarion.client.outcome import Outcome
+from clarion.client.subscription import duration_ms
 from clarion.message import Message
 from clarion.wire.batch import HEADERS, Batch
 from clarion.wire.frames import Type
@@ -15,18 +20,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Acknowledger(Protocol):
-    """Where confirmations go: the consumer that a message came through."""
-
-    def _acknowledge(self, kind: int, first: int, end: int) -> Ack: ...
-
-
 class ReceivedMessage(Message):
     """A message from a consumer: in flight until it is confirmed, rejected, or the session ends."""
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_inbox",)
 
-    def __init__(self, consumer: Acknowledger, part: Part, index: int) -> None:
+    def __init__(self, part: Part, index: int) -> None:
         # Instead of, not after, the base's: one call less per message.
         self._batch = part.batch
         self._index = index
@@ -34,25 +33,43 @@ class ReceivedMessage(Message):
         self.sequence = part.first + index
         self.delivery_count = part.delivery_count
         self.redelivered = part.redelivered
-        self._consumer = consumer
+        self._inbox = part.inbox
 
     async def confirm(self) -> None:
-        """Confirm it; returns when the confirmation is durable."""
+        """Confirm it; returns when the confirmation is durable.
+
+        With `ack="client"`: it, and everything else that its session has received so far in this mode.
+        """
         await self._confirm().wait()
 
     def confirm_nowait(self) -> None:
         """Confirm it without waiting; `flush` waits, and tells a failure."""
         self._confirm()
 
-    def _confirm(self) -> Ack:
-        return self._consumer._acknowledge(Type.CONFIRM, self.sequence, self.sequence + 1)
+    def _confirm(self) -> Outcome:
+        return self._inbox.acknowledge(Type.CONFIRM, self.sequence, self.sequence + 1)
 
-    async def reject(self, reason: str | None = None) -> None:
-        """Give it back: it comes again, to anybody, with a higher delivery count.
+    async def reject(self, reason: str | None = None, delay: float | None = None) -> None:
+        """Give it back: it comes again, to anybody, with a higher delivery count, not before `delay` seconds.
 
-        The reason is for the reader of the program; this version of the protocol does not carry it.
+        The reason is kept with it, and is shown if it becomes a dead message.
         """
-        await self._consumer._acknowledge(Type.REJECT, self.sequence, self.sequence + 1).wait()
+        await self._reject(reason, delay).wait()
+
+    def _reject(self, reason: str | None, delay: float | None) -> Outcome:
+        return self._inbox.give_back(self.sequence, self.sequence + 1, reason, delay_ms_of(delay))
+
+    def stream(self, offset: int = 0) -> BodyReader:
+        """The body little by little, from byte `offset` on, however large: until the message is confirmed."""
+        return BodyReader(session_of(self._inbox), self._inbox.destination, self, offset)
+
+    async def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the body to a file; returns when it is on disk.
+
+        It is written beside it, under the name with `.part`, and gets its name at the end. What an interrupted
+        `save` of the same message left there is not read again.
+        """
+        return await save(session_of(self._inbox), self._inbox.destination, self, path)
 
 
 class Delivered:
@@ -108,30 +125,34 @@ class Delivered:
 class ReceivedBatch(Delivered):
     """A batch from a consumer: in flight until it is confirmed, rejected, or the session ends."""
 
-    __slots__ = ("_consumer",)
-
-    def __init__(self, consumer: Acknowledger, part: Part) -> None:
-        super().__init__(part)
-        self._consumer = consumer
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        consumer, part = self._consumer, self._part
-        return (ReceivedMessage(consumer, part, index) for index in range(part.count))
+        part = self._part
+        return (ReceivedMessage(part, index) for index in range(part.count))
 
     async def confirm(self) -> None:
-        """Confirm all; returns when the confirmation is durable."""
+        """Confirm all; returns when the confirmation is durable. As `ReceivedMessage.confirm`."""
         await self._confirm().wait()
 
     def confirm_nowait(self) -> None:
         """Confirm all without waiting; `flush` waits, and tells a failure."""
         self._confirm()
 
-    def _confirm(self) -> Ack:
-        return self._consumer._acknowledge(Type.CONFIRM, self.first_sequence, self.end_sequence)
+    def _confirm(self) -> Outcome:
+        return self._part.inbox.acknowledge(Type.CONFIRM, self.first_sequence, self.end_sequence)
 
-    async def reject(self, reason: str | None = None) -> None:
+    async def reject(self, reason: str | None = None, delay: float | None = None) -> None:
         """Give all back, as `ReceivedMessage.reject`."""
-        await self._consumer._acknowledge(Type.REJECT, self.first_sequence, self.end_sequence).wait()
+        await self._reject(reason, delay).wait()
+
+    def _reject(self, reason: str | None, delay: float | None) -> Outcome:
+        return self._part.inbox.give_back(self.first_sequence, self.end_sequence, reason, delay_ms_of(delay))
+
+
+def delay_ms_of(delay: float | None) -> int | None:
+    """The delay of a rejection. Raises `BadArgument`."""
+    return None if delay is None else duration_ms("delay", delay)
 
 
 def body_bounds(batch: Batch) -> tuple[list[int], list[int], bytes]:

@@ -1,10 +1,11 @@
-"""A session: sending, consuming and requests on one channel of a connection.
+"""A session: sending, consuming, transactions and requests on one channel of a connection.
 
 Guarantees
     1. A session outlives its connections: after a reconnection it opens again with its producer id,
        consumers claim what the application holds, and unanswered batches, confirmations and
-       repeatable requests are sent again.
+       repeatable commands are sent again.
     2. Leaving `async with` without an exception waits until everything sent and confirmed is durable.
+       A transacted session rolls back what was not committed, however it is left.
     3. After its end every call raises `SessionClosed`, or what the connection failed with.
 
 Not for several threads: `clarion.sync` is.
@@ -12,79 +13,42 @@ Not for several threads: `clarion.sync` is.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from typing import Any, Self, TypeVar
-
-import msgspec
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Iterable
+from typing import Any, Self, Unpack
 
 from clarion import limits
-from clarion.client.consumer import BatchConsumer, Consumer, Receiver, State
+from clarion.client.acknowledging import Several
+from clarion.client.bodies import BodyReader
+from clarion.client.channel import Channel
+from clarion.client.commands import Call
+from clarion.client.consumer import BatchConsumer, Consumer
 from clarion.client.host import Host
-from clarion.client.outcome import Outcome, error_of
-from clarion.client.publisher import Publisher
+from clarion.client.inbox import Inbox
+from clarion.client.options import SendOptions
+from clarion.client.outbox import Body
+from clarion.client.outcome import Outcome
 from clarion.client.received import Confirmable, each
-from clarion.client.subscription import wanted_of
-from clarion.errors import BadArgument, BadFrame, ClarionError, ConnectionLost, SessionClosed
+from clarion.client.receiver import State
+from clarion.client.sources import StreamSource
+from clarion.client.subscription import ReceiveOptions, duration_ms, wanted_of
+from clarion.client.transaction import Prepared, PreparedHandle, Transactions
+from clarion.errors import BadArgument, ClarionError, NoReply, SessionClosed
 from clarion.message import Message, parse_destination
-from clarion.wire import frames
 from clarion.wire.batch import Batch
-from clarion.wire.frames import Frame, Type
+from clarion.wire.frames import Type
 
-REPEATABLE = frozenset({"status", "destinations", "browse", "delete"})
-"""Verbs that may be asked twice: in flight when a connection is lost, they are asked again."""
 BROWSE_MESSAGES = 1_000
-
-_Receiver = TypeVar("_Receiver", bound=Receiver)
-Answer = Callable[[Any, ClarionError | None], None]
-
-
-class _Reply(msgspec.Struct):
-    request: int
-    result: Any = None
-    code: str = ""
-    facts: dict[str, Any] = {}
+REPLY_S = 30.0
+"""How long `request` waits for a reply unless told otherwise."""
 
 
-class _Opened(msgspec.Struct):
-    producer: bytes
-
-
-_decode_reply = msgspec.msgpack.Decoder(_Reply).decode
-_decode_opened = msgspec.msgpack.Decoder(_Opened).decode
-
-
-class _Call(Outcome):
-    """A request of the application."""
-
-    __slots__ = ("arguments", "result", "sent", "verb")
-
-    def __init__(self, verb: str, arguments: dict[str, Any]) -> None:
-        super().__init__()
-        self.verb = verb
-        self.arguments = arguments
-        self.result: Any = None
-        self.sent = False
-
-    def answered(self, result: Any, error: ClarionError | None) -> None:
-        self.result = result
-        self.settle(error)
-
-
-class Session(Publisher):
+class Session(Channel):
     """Made by `Connection.session`. Open it with `async with`, or by awaiting it."""
 
-    def __init__(self, host: Host, channel: int, buffer_bytes: int) -> None:
-        super().__init__(host, channel, buffer_bytes)
-        self._opened = Outcome()
-        self._left = Outcome()
+    def __init__(self, host: Host, channel: int, buffer_bytes: int, transacted: bool = False) -> None:
+        super().__init__(host, channel, buffer_bytes, transacted)
         self._registered = False
-        self._closing = False
-        self._receivers: dict[int, Receiver] = {}
-        self._consumers = 0
-        self._dirty: dict[Receiver, None] = {}
-        self._calls: dict[_Call, None] = {}
-        self._requests = 0
-        self._answers: dict[int, Answer] = {}
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._open().__await__()
@@ -107,6 +71,11 @@ class Session(Publisher):
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def transacted(self) -> bool:
+        """Everything sent and received belongs to a transaction."""
+        return self._transactions is not None
+
     async def flush(self) -> None:
         """Return when everything sent or confirmed so far is durable.
 
@@ -117,9 +86,10 @@ class Session(Publisher):
         await self._flush_sends()
         first: ClarionError | None = None
         for receiver in list(self._receivers.values()):
-            inbox = receiver._inbox
-            for ack in (*inbox.unanswered, inbox.confirming, inbox.rejecting):
-                if ack is not None:
+            if receiver._following is not None:
+                receiver._following.flush()
+            for inbox in receiver._inboxes():
+                for ack in inbox.pending():
                     try:
                         await ack.wait()
                     except ClarionError as error:
@@ -130,12 +100,19 @@ class Session(Publisher):
         self._check_open()  # it may have ended while we waited
 
     async def close(self, *, flush: bool = True) -> None:
-        """End the session: everything sent is made durable first, unless told otherwise."""
+        """End the session: everything sent is made durable first, unless told otherwise.
+
+        A transaction that is open is rolled back.
+        """
         if self._closing or self._closed:
             await self._left.wait()
             return
+        for receiver in list(self._receivers.values()):
+            receiver._let_go(clean=flush)
+        if self._transactions is not None:
+            self._transactions.close()
         try:
-            if flush and self._producer and self._host.failure is None:
+            if flush and self._producer and self._host.failure is None and self._transactions is None:
                 await self.flush()
         finally:
             self._closing = True
@@ -152,48 +129,57 @@ class Session(Publisher):
             finally:
                 self._finish(SessionClosed())
 
+    # --- large bodies -----------------------------------------------------------------------------------
+
+    async def send_stream(
+        self,
+        destination: str,
+        reader: StreamSource,
+        *,
+        size: int | None = None,
+        key: str | None = None,
+        chunk: int = limits.FRAGMENT_BYTES_MAX,
+        **options: Unpack[SendOptions],
+    ) -> str:
+        """Send a message whose body is read little by little, however large; return its id once it is durable.
+
+        `reader` is a binary file, an iterable or asynchronous iterable of bytes, or bytes. Other messages go between
+        its parts. After a lost connection it goes on where the broker is. With a `key` (one for each
+        message) so does another process that sends the same body again: to the same destination, from
+        its beginning; if the message was stored, that returns its id and sends nothing. `size`, if it is
+        known and cannot be seen, lets a body that is too large fail at once. Without a key, a body of
+        at most `chunk` bytes is sent as an ordinary message. Options as of `send`.
+        """
+        return await self._uploads.send(destination, reader, size, key, chunk, options)
+
+    def open_body(self, message: Message, offset: int = 0) -> BodyReader:
+        """The body of any message, a browsed or a dead one too, little by little: as `ReceivedMessage.stream`."""
+        return BodyReader(self, message.destination, message, offset)
+
     # --- consuming ------------------------------------------------------------------------------------
 
-    def receive(
-        self,
-        destination: str,
-        *,
-        durable: str | None = None,
-        shared: bool = False,
-        subscription: str | None = None,
-        prefetch_messages: int = limits.CONSUMER_CREDIT_MESSAGES_DEFAULT,
-        prefetch_bytes: int = limits.CONSUMER_CREDIT_BYTES_DEFAULT,
-        unconfirmed_max: int = limits.UNCONFIRMED_MESSAGES_DEFAULT,
-        timeout: float | None = None,
-    ) -> Consumer:
-        """A consumer of single messages.
+    def receive(self, destination: str, **options: Unpack[ReceiveOptions]) -> Consumer:
+        """A consumer of single messages, of a destination or of every topic that a pattern matches.
 
-        `durable` names a subscription of a topic that outlives its consumers; `subscription` names
-        one that does not, for several consumers that share it (`shared`). `timeout` ends the
-        iteration after so many idle seconds.
+        Options are described at `ReceiveOptions`. `ack` says who confirms:
+
+        - `"individual"`: each message is confirmed by `message.confirm()`.
+        - `"auto"`: a message is confirmed when the application comes back for the next one, or leaves the loop
+          without an exception; with an exception it comes again. Waits until the confirmation is
+          durable, so at most one message comes again after a crash.
+        - `"client"`: `message.confirm()` confirms everything that this session has received so far, over all
+          its consumers of this mode; `recover` gives everything back that is not confirmed.
+        - `"dups_ok"`: as auto, but many at a time, and nothing waits for it.
+
+        In a transacted session the transaction confirms.
         """
-        wanted = wanted_of(
-            destination, durable, shared, subscription, prefetch_messages, prefetch_bytes, unconfirmed_max
-        )
-        return self._add(Consumer(self, self._number(), wanted, timeout))
+        wanted = wanted_of(destination, self.transacted, **options)
+        return self._add(Consumer(self, self._number(), wanted))
 
-    def receive_batches(
-        self,
-        destination: str,
-        *,
-        durable: str | None = None,
-        shared: bool = False,
-        subscription: str | None = None,
-        prefetch_messages: int = limits.CONSUMER_CREDIT_MESSAGES_DEFAULT,
-        prefetch_bytes: int = limits.CONSUMER_CREDIT_BYTES_DEFAULT,
-        unconfirmed_max: int = limits.UNCONFIRMED_MESSAGES_DEFAULT,
-        timeout: float | None = None,
-    ) -> BatchConsumer:
-        """A consumer of whole batches: the fast form of `receive`."""
-        wanted = wanted_of(
-            destination, durable, shared, subscription, prefetch_messages, prefetch_bytes, unconfirmed_max
-        )
-        return self._add(BatchConsumer(self, self._number(), wanted, timeout))
+    def receive_batches(self, destination: str, **options: Unpack[ReceiveOptions]) -> BatchConsumer:
+        """A consumer of whole batches: the fast form of `receive`, with the same options."""
+        wanted = wanted_of(destination, self.transacted, **options)
+        return self._add(BatchConsumer(self, self._number(), wanted))
 
     async def confirm(self, *what: Confirmable | Iterable[Confirmable]) -> None:
         """Confirm messages and batches together; returns when all of it is durable."""
@@ -201,17 +187,33 @@ class Session(Publisher):
         for ack in acks:
             await ack.wait()
 
+    async def recover(self) -> None:
+        """Give back everything that was received and not confirmed: it comes again, flagged and counted."""
+        self._check_open()
+        if self._transactions is not None:
+            raise BadArgument(argument="session", detail="it is transacted: rollback does this")
+        acks: list[Outcome] = []
+        for receiver in list(self._receivers.values()):
+            if receiver._following is not None:
+                receiver._following.flush()
+                receiver._following.last = None
+            for inbox, ranges in receiver._seen():
+                acks += [Inbox.acknowledge(inbox, Type.REJECT, first, end) for first, end in ranges]
+        await Several(acks).wait()
+
     async def browse(
-        self, destination: str, *, start: int = 0, count: int | None = None
+        self, destination: str, *, selector: str | None = None, start: int = 0, count: int | None = None
     ) -> AsyncGenerator[Message, None]:
-        """Look at messages from sequence `start` on without consuming them."""
+        """Look at messages from sequence `start` on, at most `count`, without consuming them."""
         parse_destination(destination, system=True)
         left = count
         at: int | None = start
         while at is not None and left != 0:
             wanted = BROWSE_MESSAGES if left is None else min(left, BROWSE_MESSAGES)
             arguments = {"destination": destination, "from": at, "messages": wanted, "bytes": limits.MIB}
-            result = await self.request("browse", arguments)
+            if selector:
+                arguments["selector"] = selector
+            result = await self.command("browse", arguments)
             for first, delivery_count, redelivered, data in result["slices"]:
                 batch = Batch(data)
                 for index in range(batch.count):
@@ -221,155 +223,116 @@ class Session(Publisher):
                     yield Message(batch, index, first + index, delivery_count, redelivered)
             at = result["next"]
 
-    async def request(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
-        """Ask the broker something: the verbs of docs/formats/wire.md."""
+    # --- transactions -----------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        handles: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        version: int | None = None,
+    ) -> bool:
+        """Commit the transaction of this session; or, with `handles`, prepared ones of anybody: all or none.
+
+        Everything sent becomes visible and everything received is confirmed, in one step; returns when that is
+        durable. Safe over a lost connection: it is asked again, and answered the same way. Raises
+        `TransactionRolledBack` if the transaction came to nothing; then what it consumed comes again, and
+        a new transaction has begun. Whether one that is cancelled while it waits was done is not known.
+
+        With `key` and `version`, False means that nothing was done, because `version` is not newer than the
+        last one that was committed under `key`. Raises `NoSuchHandle` for one that was resolved, or has expired.
+        """
+        if handles is None:
+            if key is not None or version is not None:
+                raise BadArgument(argument="key", detail="it is for prepared transactions")
+            await self._own_transactions().commit()
+            return True
+        texts = _texts(handles)
+        call = await self._call(Call("commit_prepared", {"handles": texts, "key": key, "version": version}))
+        committed = bool(call.result["committed"])
+        if not committed and call.times_asked > 1 and call.result["version"] == version:
+            # Was it we, before the connection was lost? Then the handles are gone.
+            committed = not {one.handle for one in await self.prepared()}.intersection(texts)
+        return committed
+
+    async def rollback(self) -> None:
+        """Forget everything that was sent since the last commit; what was received comes again."""
+        await self._own_transactions().rollback()
+
+    async def prepare(self, expires: float | None = None) -> PreparedHandle:
+        """End the transaction of this session without deciding it: that does whoever gets the handle.
+
+        Unless somebody does within `expires` seconds (by default a day), it is rolled back.
+        """
+        expires_ms = None if expires is None else duration_ms("expires", expires, least_ms=1)
+        return await self._own_transactions().prepare(expires_ms)
+
+    async def prepared(self) -> list[Prepared]:
+        """All prepared transactions that nobody has decided yet."""
+        return [
+            Prepared(PreparedHandle(one["handle"]), one["destinations"], one["messages"], one["expires_at_ms"])
+            for one in await self.command("prepared")
+        ]
+
+    async def resolve(self, handle: str, *, commit: bool) -> None:
+        """Decide a prepared transaction by hand. Raises `NoSuchHandle`."""
+        await self.command("resolve", {"handle": str(handle), "commit": commit})
+
+    def _own_transactions(self) -> Transactions:
         self._check_open()
-        call = _Call(verb, arguments or {})
-        self._calls[call] = None
-        self._send_call(call)
+        if self._transactions is None:
+            raise BadArgument(argument="session", detail="it is not transacted")
+        return self._transactions
+
+    # --- requests and replies ---------------------------------------------------------------------------
+
+    async def request(
+        self,
+        destination: str,
+        body: Body,
+        *,
+        timeout: float | None = REPLY_S,  # noqa: ASYNC109
+        **options: Unpack[SendOptions],
+    ) -> Message:
+        """Send a message and return the reply to it. Any number of requests may wait at once.
+
+        Raises `NoReply` when none came within `timeout` seconds; one that comes later is dropped.
+        """
+        self._check_open()
+        if self._transactions is not None:
+            detail = "nobody sees the request before commit: ask in another session"
+            raise BadArgument(argument="session", detail=detail)
+        if options.get("reply_to") is not None:
+            raise BadArgument(argument="reply_to", detail="the reply comes to the session's own queue")
+        replies = await self._temporaries.replies()
+        correlation, reply = replies.expect(options.get("correlation_id"))
+        options["correlation_id"], options["reply_to"] = correlation, replies.destination
         try:
-            await call.wait()
+            async with asyncio.timeout(timeout):
+                await self.send(destination, body, **options)
+                return await reply
+        except TimeoutError:
+            raise NoReply(destination=destination, limit_ms=round((timeout or 0) * 1000)) from None
         finally:
-            self._calls.pop(call, None)
-        return call.result
+            replies.forget(correlation)
 
-    # --- for consumers --------------------------------------------------------------------------------
+    async def reply(self, message: Message, body: Body, **options: Unpack[SendOptions]) -> str:
+        """Answer a request: to where it asks for, with its correlation id (or its id, if it has none)."""
+        to = message.reply_to
+        if to is None:
+            raise BadArgument(argument="message", detail="it asks for no reply")
+        options.setdefault("correlation_id", message.correlation_id or message.id)
+        return await self.send(to, body, **options)
 
-    def _number(self) -> int:
-        self._check_open()
-        if len(self._receivers) >= limits.CONSUMERS_PER_SESSION_MAX:
-            raise BadArgument(argument="session", detail=f"it has {limits.CONSUMERS_PER_SESSION_MAX} consumers")
-        self._consumers += 1
-        return self._consumers
+    async def temporary_queue(self) -> str:
+        """A new queue of this session: anybody may send to it, only this connection consume; it ends with it."""
+        return await self._temporaries.make("queue")
 
-    def _add(self, receiver: _Receiver) -> _Receiver:
-        self._receivers[receiver._number] = receiver
-        return receiver
+    async def temporary_topic(self) -> str:
+        """A new topic, likewise."""
+        return await self._temporaries.make("topic")
 
-    def _drop(self, receiver: Receiver) -> None:
-        self._receivers.pop(receiver._number, None)
-        self._dirty.pop(receiver, None)
 
-    def _forget_if_idle(self, receiver: Receiver) -> None:
-        if receiver._state is State.ENDED and receiver._left.done and receiver._inbox.idle:
-            self._drop(receiver)
-
-    def _mark(self, receiver: Receiver) -> None:
-        self._dirty[receiver] = None
-        self._host.wake()
-
-    def _expect(self, answer: Answer) -> int:
-        """A new request number, whose answer goes to `answer`."""
-        self._requests += 1
-        self._answers[self._requests] = answer
-        return self._requests
-
-    def _ask(self, kind: int, request: dict[str, Any], answer: Answer) -> None:
-        request = {"request": self._expect(answer), **request}
-        self._host.send(kind, self._channel, (frames.pack(request),))
-        self._host.wake()
-
-    def _send_call(self, call: _Call) -> None:
-        if self._attached:
-            call.sent = True
-            self._ask(Type.REQUEST, {"verb": call.verb, "arguments": call.arguments}, call.answered)
-
-    async def _delete(self, destination: str, subscription: str | None) -> None:
-        await self.request("unsubscribe", {"destination": destination, "subscription": subscription})
-
-    # --- the connection's side ------------------------------------------------------------------------
-
-    def _connect(self) -> None:
-        """There is a link: open on it, with the producer id of before if there was one."""
-        producer = self._producer.to_bytes(16, "big") if self._producer else None
-        self._host.send(Type.OPEN, self._channel, (frames.pack({"producer": producer}),))
-
-    def _turn(self) -> None:
-        """Send what has gathered: confirmations first, they free the broker."""
-        if not self._attached:
-            return
-        if self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for receiver in dirty:
-                receiver._turn()
-        self._pump()
-
-    def _handle(self, frame: Frame) -> None:
-        """A frame of this channel. Raises `BadFrame` and the like for what no broker of ours sends."""
-        kind, payload = frame.type, frame.payload
-        if kind == Type.PUBLISHED:
-            self._published(payload)
-        elif kind == Type.DELIVER:
-            number, slices = frames.unpack_deliver(payload)
-            receiver = self._receivers.get(number)
-            if receiver is not None:
-                for delivered in slices:
-                    receiver._deliver(delivered)
-        elif kind in (Type.REPLY, Type.ERROR):
-            self._replied(kind, payload)
-        elif kind == Type.REFUSED:
-            self._refused(payload)
-        elif kind == Type.RESUME:
-            self._resume(payload)
-        elif kind == Type.PUBLISH_FAILED:
-            self._publish_failed(payload)
-        elif kind == Type.CONSUMER_CLOSED:
-            number, _zero = frames.CLOSED.unpack_from(payload)
-            receiver = self._receivers.get(number)
-            if receiver is not None:
-                receiver._fail(error_of(frames.unpack(payload[frames.CLOSED.size :])))
-        elif kind == Type.OPENED:
-            self._attach(payload)
-        elif kind == Type.CLOSED:
-            self._left.settle()
-            if not self._closing:
-                self._finish(SessionClosed())
-
-    def _replied(self, kind: int, payload: memoryview) -> None:
-        if not self._attached:
-            return  # CLOSE is sent: nothing may follow it, and answers to answers would
-        try:
-            reply = _decode_reply(payload)
-        except msgspec.MsgspecError as error:
-            raise BadFrame(detail=f"{Type(kind).name}: {error}") from None
-        answer = self._answers.pop(reply.request, None)
-        if answer is not None:
-            failed = error_of({"code": reply.code, "facts": reply.facts}) if kind == Type.ERROR else None
-            answer(reply.result, failed)
-
-    def _attach(self, payload: memoryview) -> None:
-        try:
-            producer = int.from_bytes(_decode_opened(payload).producer, "big")
-        except msgspec.MsgspecError as error:
-            raise BadFrame(detail=f"OPENED: {error}") from None
-        self._attach_sends(producer)
-        for receiver in list(self._receivers.values()):
-            receiver._attach()
-        for call in list(self._calls):
-            self._send_call(call)
-        self._opened.settle()
-
-    def _detach(self) -> None:
-        """The link is lost."""
-        self._detach_sends()
-        self._answers.clear()
-        self._dirty.clear()
-        for receiver in list(self._receivers.values()):
-            receiver._detach()
-        for call in list(self._calls):
-            if call.sent and call.verb not in REPEATABLE:
-                call.settle(ConnectionLost(detail=f"whether {call.verb!r} was done is not known"))
-                del self._calls[call]
-        if self._closing:
-            self._left.settle()
-
-    def _finish(self, error: ClarionError) -> None:
-        """The end, for whatever reason. Nothing waits for ever."""
-        self._end_sends(error)
-        for receiver in list(self._receivers.values()):
-            receiver._fail(error)
-        for call in list(self._calls):
-            call.settle(error)
-        self._opened.settle(error)
-        self._left.settle()
-        self._host.forget(self._channel)
+def _texts(handles: str | Iterable[str]) -> list[str]:
+    """Handles as they go over the wire."""
+    return [str(handles)] if isinstance(handles, str) else [str(handle) for handle in handles]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clarion.cli import messages, show
-from clarion.cli.admin import _range
+from clarion.cli.admin import sequence_range
 from clarion.cli.send import _property
 from clarion.cli.sinks import Files
 from clarion.message import Headers, Message, encode_headers
@@ -97,8 +97,8 @@ def test_a_property_needs_a_name_and_a_value(text: str) -> None:
 
 @given(st.integers(1, 1 << 40), st.integers(0, 1 << 40))
 def test_ranges_include_both_ends(first: int, more: int) -> None:
-    assert _range(f"{first}-{first + more}") == (first, first + more + 1)
-    assert _range(str(first)) == (first, first + 1)
+    assert sequence_range(f"{first}-{first + more}") == (first, first + more + 1)
+    assert sequence_range(str(first)) == (first, first + 1)
 
 
 @pytest.mark.parametrize(

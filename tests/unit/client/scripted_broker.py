@@ -151,6 +151,7 @@ class Broker:
         self.confirmed: dict[str, set[int]] = {}
         self.returned: dict[str, list[int]] = {}
         self.counts: dict[tuple[str, int], int] = {}
+        self.reasons: list[tuple[list[Any], str | None, int | None]] = []
         self.subscribers: list[Subscriber] = []
         self.credits: list[tuple[int, int, int]] = []
         self.unsubscribed: list[dict[str, Any]] = []
@@ -286,6 +287,16 @@ class Broker:
 
     def _confirm(self, end: ServerEnd, frame: Frame) -> None:
         number, request, ranges = frames.unpack_ack(frame.payload)
+        self._acknowledged(end, frame, number, request, ranges)
+
+    _reject = _confirm
+
+    def _return(self, end: ServerEnd, frame: Frame) -> None:
+        said = frames.unpack(frame.payload)
+        self.reasons.append((said["ranges"], said["reason"], said["delay_ms"]))
+        self._acknowledged(end, frame, said["consumer"], said["request"], said["ranges"])
+
+    def _acknowledged(self, end: ServerEnd, frame: Frame, number: int, request: int, ranges: list[Any]) -> None:
         one = next(s for s in self.subscribers if (s.end, s.channel, s.number) == (end, frame.channel, number))
         for first, last in ranges:
             for sequence in range(first, last):
@@ -293,14 +304,15 @@ class Broker:
                 if frame.type == Type.CONFIRM:
                     self.confirmed.setdefault(one.destination, set()).add(sequence)
                 else:
-                    self.returned.setdefault(one.destination, []).append(sequence)
-                    key = (one.destination, sequence)
-                    self.counts[key] = self.counts.get(key, 1) + 1
+                    self.come_back(one.destination, sequence)
         if self.confirming and request:
             end.send(Type.REPLY, frame.channel, frames.pack({"request": request, "result": None}))
         self.dispatch(one.destination)
 
-    _reject = _confirm
+    def come_back(self, name: str, sequence: int) -> None:
+        """It was delivered, and is to be delivered again."""
+        self.returned.setdefault(name, []).append(sequence)
+        self.counts[name, sequence] = self.counts.get((name, sequence), 1) + 1
 
     def _unsubscribe(self, end: ServerEnd, frame: Frame) -> None:
         request = frames.unpack(frame.payload)

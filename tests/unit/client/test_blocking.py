@@ -100,8 +100,8 @@ def test_b01_the_twins_break_returns_what_was_prefetched() -> None:
 def test_b01_the_twin_has_batches_idle_time_and_requests() -> None:
     with served() as there, sync.connect(there.url) as connection, connection.session() as session:
         there.requests = lambda verb, arguments: {"slices": [], "next": None} if verb == "browse" else verb
-        assert connection.request("status") == "status"
-        assert session.request("status") == "status"
+        assert connection.command("status") == "status"
+        assert session.command("status") == "status"
         assert list(session.browse("q")) == []
         for _ in range(500):
             session.send_nowait("q", b"x")
@@ -206,7 +206,7 @@ def test_b01_a_callback_cannot_block_its_own_loop() -> None:
 
         def on_state(state: sync.ConnectionState) -> None:
             try:
-                connection.request("status")
+                connection.command("status")
             except (ConnectionLost, NameError) as error:
                 told.append(error)
 

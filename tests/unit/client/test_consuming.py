@@ -21,8 +21,8 @@ from clarion.errors import (
 from clarion.message import PropertyValue
 from clarion.wire import frames
 from clarion.wire.batch import encode
-from clarion.wire.frames import Type
-from tests.unit.client.scripted_broker import Broker, broker, run
+from clarion.wire.frames import Frame, Type
+from tests.unit.client.scripted_broker import Broker, ServerEnd, broker, run
 
 
 async def filled(session: client.Session, name: str, count: int) -> None:
@@ -124,6 +124,32 @@ def test_b01_a_delivery_that_crosses_unsubscribe_is_given_back() -> None:
             await leaving
             await there.until(lambda: len(there.unsubscribed) == 2)
             assert [one["unseen"] for one in there.unsubscribed] == [[], [[1, 3]]]
+
+    run(main())
+
+
+def test_b01_a_late_delivery_that_can_only_be_rejected_concerns_nobody() -> None:
+    async def main() -> None:
+        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
+            await filled(session, "q", 1)
+            consumer = session.receive("q")
+            assert await consumer.receive() is not None
+            unsubscribe = there._unsubscribe
+
+            def forgotten(end: ServerEnd, frame: Frame) -> None:
+                said = {"request": frames.unpack(frame.payload)["request"], "code": "CLN-210", "facts": {}}
+                end.send(Type.ERROR, frame.channel, frames.pack(said))
+
+            leaving = asyncio.create_task(consumer.close())
+            await there.until(lambda: there.unsubscribed)
+            there._unsubscribe = forgotten  # type: ignore[method-assign]
+            late = frames.deliver_parts(1, [(1, 1, False, [encode(b"q", 1, [b"late"])])])
+            there.end.send(Type.DELIVER, 1, b"".join(late))
+            await leaving
+            await there.until(lambda: frames_of(there, Type.REJECT))
+            assert frames.unpack_ack(frames_of(there, Type.REJECT)[0]) == (1, 0, [(1, 2)])
+            there._unsubscribe = unsubscribe  # type: ignore[method-assign]
+            await session.flush()
 
     run(main())
 
@@ -430,9 +456,9 @@ def test_b17_requests_return_results_and_raise_errors() -> None:
                 return {"got": arguments}
 
             there.requests = answer
-            results = await asyncio.gather(*(connection.request("status", {"n": number}) for number in range(5)))
+            results = await asyncio.gather(*(connection.command("status", {"n": number}) for number in range(5)))
             assert results == [{"got": {"n": number}} for number in range(5)]
             with pytest.raises(UnknownVerb, match="dance"):
-                await connection.request("dance")
+                await connection.command("dance")
 
     run(main())

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from clarion import client, limits
-from clarion.client import publisher
+from clarion.client import sender
 from clarion.errors import (
     BadArgument,
     BadName,
@@ -225,7 +225,7 @@ def test_b13_a_refused_destination_resumes_in_order_and_stops_no_other() -> None
 
 
 def test_b13_a_refused_destination_tries_again_without_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "REFUSED_S_MAX", 0.01)
+    monkeypatch.setattr(sender, "REFUSED_S_MAX", 0.01)
 
     async def main() -> None:
         async with broker() as there, client.connect(there.url) as connection, connection.session() as session:

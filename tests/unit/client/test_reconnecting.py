@@ -179,7 +179,7 @@ def test_b02_everything_works_while_a_server_is_away() -> None:
             confirming = asyncio.create_task(first.confirm())
             receiving = asyncio.create_task(consumer.receive())
             opening = asyncio.create_task(connection.session().__aenter__())
-            asking = asyncio.create_task(session.request("status"))
+            asking = asyncio.create_task(session.command("status"))
             await asyncio.sleep(0)
             await there.start()
             await asyncio.gather(sending, confirming, asking)
@@ -197,8 +197,8 @@ def test_b02_repeatable_requests_are_repeated_and_others_say_that_it_is_unknown(
     async def main() -> None:
         async with broker() as there, client.connect(there.url) as connection:
             there.requests = lambda verb, arguments: ...
-            asking = asyncio.create_task(connection.request("status"))
-            purging = asyncio.create_task(connection.request("purge", {"destination": "q"}))
+            asking = asyncio.create_task(connection.command("status"))
+            purging = asyncio.create_task(connection.command("purge", {"destination": "q"}))
             await there.until(lambda: sum(frame.type == Type.REQUEST for _, frame in there.log) == 2)
             there.requests = lambda verb, arguments: verb
             there.end.cut()
@@ -241,7 +241,7 @@ def test_b02_without_reconnection_a_loss_reaches_everybody() -> None:
                     await waiting
             assert connection.closed
             assert isinstance(connection.failure, ConnectionLost)
-            for call in (session.flush(), session.send("q", b"x"), connection.request("status")):
+            for call in (session.flush(), session.send("q", b"x"), connection.command("status")):
                 with pytest.raises(ConnectionLost):
                     await call
             await session.close()

@@ -30,7 +30,21 @@ class Scripted:
     def __init__(self, bus: LoopbackBus) -> None:
         self.bus = bus
         self._commands: asyncio.Queue[commands.Command] = asyncio.Queue()
-        bus.subscribe(commands.group_channel(0), lambda data: self._commands.put_nowait(commands.decode(data)))
+        self.introduced: dict[int, tuple[int, int]] = {}
+        """Session → producer and connection, as SESSION_OPENED said."""
+        bus.subscribe(commands.group_channel(0), self._heard)
+
+    def _heard(self, data: bytes) -> None:
+        command = commands.decode(data)
+        if command.type == commands.SESSION_OPENED:
+            facts = frames.unpack(command.payload)
+            assert command.session not in self.introduced, "a session is introduced once"
+            producer, connection = (int.from_bytes(facts[key], "big") for key in ("producer", "connection"))
+            self.introduced[command.session] = (producer, connection)
+            return
+        if command.type not in (commands.SESSION_ENDED, commands.SESSION_FLOW):
+            assert command.session in self.introduced, "nothing comes before the introduction"
+        self._commands.put_nowait(command)
 
     async def next(self, kind: int) -> commands.Command:
         """The next command, which must be of this type."""

@@ -239,6 +239,22 @@ def test_b01_frames_come_out_the_same_however_bytes_are_cut(data: st.DataObject)
     assert received == [(Type.OPEN, PRODUCER), (Type.REQUEST, b"abc")]
 
 
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=8), st.data())
+def test_b01_a_frame_that_comes_alone_is_the_same_frame(requests: list[tuple[int, bool]], data: st.DataObject) -> None:
+    """Whole frames take a way of their own; a frame that was cut off before them must not be forgotten."""
+    engine, reader = server(), frames.FrameReader()
+    engine.receive(hello(), 0)
+    engine.receive(one(Type.OPEN, 7, PRODUCER), 0)
+    received, expected = [], []
+    for size, whole in requests:
+        said = b"".join(frames.frame(Type.REQUEST, 7, [b"x" * (size + 1)], flags=size))
+        cut = len(said) if whole else data.draw(st.integers(0, len(said)))
+        for part in (said[:cut], said[cut:]):
+            received += engine.receive(part, 0)
+            expected += reader.feed(part)
+    assert received == expected and len(received) == len(requests)
+
+
 def test_b01_handshake_has_a_time_limit_that_noise_does_not_prolong() -> None:
     engine = server()
     engine.tick(1_000)
@@ -303,7 +319,7 @@ def test_b01_a_clients_goodbye_ends_it_quietly() -> None:
 def test_b01_an_idle_connection_is_small() -> None:
     _, other = ready()
     other.take_outgoing()
-    parts = [getattr(other, name) for name in ("_reader", "_outgoing", "_channels")]
+    parts = [getattr(other, name) for name in ("_reader", "outgoing", "_channels")]
     assert sys.getsizeof(other) + sum(map(sys.getsizeof, parts)) < 1_500
     assert not hasattr(other, "__dict__")
 
