@@ -139,8 +139,9 @@ class Consuming:
         subscription = consumer.subscription
         subscription.take_back(consumer, unseen)
         subscription.leave(consumer)
-        if not consumer.inflight:
-            self._leave(session, destination, consumer)
+        self.leave_if_done(session, destination, consumer)
+        if consumer.inflight:
+            self._host.subscribing.forget_plain(destination, subscription)
         self._host.delivery.wake(destination)
 
     # --- credit, confirmation, return -----------------------------------------------------------------
@@ -198,8 +199,7 @@ class Consuming:
                 self._host.reply(session, request, None)
 
         self._host.log.after(durable) if subscription.durable else durable()
-        if consumer.detached and not consumer.inflight:
-            self._leave(session, destination, consumer)
+        self.leave_if_done(session, destination, consumer)
         self._host.delivery.wake(destination)
 
     def log_confirm(self, destination: Destination, subscription: Subscription, ranges: list[Range]) -> None:
@@ -244,8 +244,7 @@ class Consuming:
         else:
             if request:
                 self._host.log.after(lambda: self._host.reply(session, request, None))
-        if consumer.detached and not consumer.inflight:
-            self._leave(session, destination, consumer)
+        self.leave_if_done(session, destination, consumer)
         self._host.delivery.wake(destination)
 
     def give_back(
@@ -288,7 +287,7 @@ class Consuming:
     def bury_worn(self, destination: Destination, subscription: Subscription, ranges: list[Range]) -> None:
         """What came back as often as the policy allows becomes a dead message."""
         deliveries_max = self._host.policy(destination).deliveries_max
-        if deliveries_max:
+        if deliveries_max and destination.subscriptions.get(subscription.identity) is subscription:
             worn = [
                 (first, end)
                 for run in ranges
@@ -335,8 +334,10 @@ class Consuming:
                     payload = [frames.CLOSED.pack(consumer.number, 0), said]
                     self._host.send(consumer.session, frames.Type.CONSUMER_CLOSED, payload)
 
-    def _leave(self, session: int, destination: Destination, consumer: Consumer) -> None:
-        """A detached consumer holds nothing any more."""
+    def leave_if_done(self, session: int, destination: Destination, consumer: Consumer) -> None:
+        """A detached consumer that holds nothing any more is forgotten."""
+        if not consumer.detached or consumer.inflight:
+            return
         consumer.subscription.detach(consumer)
         known = self._host.sessions.find(session)
         if known is not None:

@@ -24,6 +24,7 @@ from clarion.errors import BadArgument, BadBatch, JournalFull
 from clarion.message import Headers, decode_headers, encode_headers
 from clarion.nodes.logging import WARNING, event
 from clarion.nodes.message_manager.clockwork import EXPIRED
+from clarion.nodes.message_manager.subscribing import named
 from clarion.wire import batch as wire
 from clarion.wire import frames
 from clarion.wire.batch import Batch
@@ -205,7 +206,7 @@ class Dead:
             target = host.resolve(came_from)
             name = story.get("subscription")
             if target.kind != QUEUE and name:
-                known = target.find_subscription(name)
+                known = named(target, name, durable=True) or named(target, name, durable=False)
                 if known is None:
                     raise BadArgument(
                         argument="to", detail=f"{came_from} has no subscription {name} any more; name a target"

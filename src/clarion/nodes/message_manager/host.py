@@ -19,13 +19,10 @@ from clarion.bus.interface import Bus, Subscription
 from clarion.core.cache import PageCache
 from clarion.core.destination import QUEUE, Destination
 from clarion.core.entries import (
-    STAGED_PAGE,
     Create,
     Drop,
     Kind,
     Transfer,
-    decode_moved,
-    decode_moved_fragment,
 )
 from clarion.core.policies import Effective, PolicyTable
 from clarion.core.state import State
@@ -34,9 +31,7 @@ from clarion.core.wellknown import KINDS, is_temporary, receivable, sendable
 from clarion.errors import (
     BadArgument,
     ClarionError,
-    ConfigurationError,
     InternalFault,
-    JournalError,
     JournalFull,
     LimitReached,
     NoSuchDestination,
@@ -44,10 +39,9 @@ from clarion.errors import (
 )
 from clarion.ids import IdGenerator
 from clarion.instruments import Registry
-from clarion.journal import FileStore, Journal, JournalOptions, Probe, Recovery, ThreadCommitter
-from clarion.journal import Kind as JournalKind
+from clarion.journal import Recovery
 from clarion.message import DestinationName
-from clarion.nodes.logging import ERROR, INFO, WARNING, event
+from clarion.nodes.logging import ERROR, event
 from clarion.nodes.message_manager.clockwork import Clockwork
 from clarion.nodes.message_manager.consuming import Consuming
 from clarion.nodes.message_manager.dead import Dead
@@ -56,6 +50,7 @@ from clarion.nodes.message_manager.log import EntryLog
 from clarion.nodes.message_manager.merging import Merging
 from clarion.nodes.message_manager.publishing import Publishing
 from clarion.nodes.message_manager.reading import PageReader
+from clarion.nodes.message_manager.recovering import OpenJournal, files_of, options_of, probe_of, replay, report, retain
 from clarion.nodes.message_manager.requests import Requests
 from clarion.nodes.message_manager.retention import Retention
 from clarion.nodes.message_manager.sessions import Session, Sessions
@@ -69,20 +64,10 @@ from clarion.settings import Settings
 from clarion.wire import commands, frames
 from clarion.wire.batch import Batch, Buffer
 
-OpenJournal = Callable[[JournalOptions, Probe], tuple[Journal, Recovery]]
 _RESUME_S = 0.005
 """Room that comes back is gathered for so long before producers that wait are told."""
 _LEFT_OVER_MS = 100
 _log = logging.getLogger("clarion.mm")
-_PROBES = (
-    ("journal.before_write", "a group is about to be written"),
-    ("journal.after_write", "a group is written, not synced"),
-    ("journal.before_sync", "a group is about to be synced"),
-    ("journal.after_sync", "a group is durable, nobody knows yet"),
-    ("journal.checkpoint_begin", "a checkpoint begins"),
-    ("journal.checkpoint_end", "a checkpoint is complete"),
-    ("journal.recycle", "a segment is about to be reused"),
-)
 
 
 class MessageManager:
@@ -102,7 +87,7 @@ class MessageManager:
         self.settings = settings
         self.registry = registry
         self._on_failed = on_failed
-        self._open_journal = open_journal or self._open_files
+        self._open_journal = open_journal
         self._failed = False
         self._subscriptions: list[Subscription] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,15 +108,8 @@ class MessageManager:
         began = time.perf_counter()
         recovery = await self._open()
         self._build()
-        await self._loop.run_in_executor(None, self._recover, recovery)
-        for destination in self.state.destinations.values():
-            for page in destination.pages:
-                self.journal.retain(page.position, page.live)
-            for staged in destination.stages:
-                self.journal.retain(staged.position, staged.span)
-        for stream in self.state.streams:
-            for position, size in stream.spaces(self.state.segment_bytes):
-                self.journal.retain(position, size)
+        await self._loop.run_in_executor(None, replay, self.state, recovery)
+        retain(self.state, self.journal)
         self.journal.start()
         self.state.recovered()
         for destination in self.state.destinations.values():
@@ -147,42 +125,14 @@ class MessageManager:
         ]
         self.spawn(self.upkeep.run())
         self.started_ms = int(time.time() * 1000)
-        self._report(recovery, time.perf_counter() - began)
+        report(self.state, self.journal, recovery, time.perf_counter() - began)
 
     async def _open(self) -> Recovery:
-        settings = self.settings.journal
-        options = JournalOptions(
-            durability=settings.durability, bytes_max=settings.bytes_max, segment_bytes=settings.segment_bytes
-        )
-        points = {name: self.registry.test_point(name, meaning=meaning) for name, meaning in _PROBES}
-
-        def probe(name: str) -> None:
-            point = points[name]
-            if point.armed:
-                point.fire()
-
-        self.journal, recovery = await self._loop.run_in_executor(None, self._open_journal, options, probe)
+        opener = self._open_journal or files_of(self.settings, self._loop)
+        options, probe = options_of(self.settings), probe_of(self.registry)
+        self.journal, recovery = await self._loop.run_in_executor(None, opener, options, probe)
         self.journal.on_failed = self._fail_stop
         return recovery
-
-    def _open_files(self, options: JournalOptions, probe: Probe) -> tuple[Journal, Recovery]:
-        path = self.settings.node.data_path / "journal"
-        try:
-            store = FileStore.open(
-                path,
-                durability=options.durability,
-                segment_bytes=options.segment_bytes,
-                bytes_max=options.bytes_max,
-            )
-            try:
-                return Journal.open(store, options, ThreadCommitter(self._loop), probe=probe)
-            except BaseException:
-                store.close()
-                raise
-        except (NotADirectoryError, FileExistsError) as error:
-            raise ConfigurationError(detail=f"the data directory {path}: {error.strerror}") from error
-        except OSError as error:
-            raise JournalError(detail=f"{path}: {error.strerror or error}") from error
 
     def _build(self) -> None:
         policies = PolicyTable(self.settings.destinations.rules)
@@ -225,29 +175,6 @@ class MessageManager:
             commands.SESSION_FLOW: self._session_flow,
         }
 
-    def _recover(self, recovery: Recovery) -> None:
-        """On a worker thread, before anybody else sees the state."""
-        self.state.load(recovery.checkpoint_parts)
-        for record in recovery.records:
-            if record.kind == JournalKind.MOVED:
-                if (moved := decode_moved_fragment(record.head)) is not None:
-                    stream = self.state.streams.get(moved[0])
-                    if stream is not None and record.body is not None:
-                        stream.move(moved[1], record.position, record.span)
-                elif record.body is not None:
-                    identity, first, _ = decode_moved(record.head, record.body)
-                    destination = self.state.destinations.get(identity)
-                    if destination is None:
-                        continue
-                    if first & STAGED_PAGE:
-                        destination.stages.move(first & ~STAGED_PAGE, record.position, record.span)
-                    else:
-                        destination.pages.move(first, record.position, record.span)
-            elif record.kind >= Kind.PUBLISH:
-                span = 0 if record.body is None else record.span
-                self.state.apply(record.index, record.kind, record.head, record.position, span)
-        self.state.count_streams()
-
     def _resume_work(self) -> None:
         """What an earlier run left to do, and what can be done without room in the log."""
         self.merging.recovered()
@@ -271,17 +198,6 @@ class MessageManager:
     def _make_wellknown(self) -> None:
         for name in KINDS:
             self.system(name)
-
-    def _report(self, recovery: Recovery, seconds: float) -> None:
-        for lost in recovery.lost:
-            event(_log, ERROR, "journal_damaged", position_from=lost.position_from, position_to=lost.position_to)
-        for destination in self.state.destinations.values():
-            if recovery.lost and destination.lost_messages:
-                count = destination.lost_messages
-                event(_log, ERROR, "messages_lost", destination=str(destination), count=count)
-        for warning in self.journal.status().warnings:
-            event(_log, WARNING, "journal_warning", warning=warning)
-        event(_log, INFO, "mm_ready", destinations=len(self.state.destinations), ms=round(seconds * 1000))
 
     async def stop(self) -> None:
         """Make everything durable and leave: a clean end needs no recovery."""
@@ -434,6 +350,7 @@ class MessageManager:
         patterns = self.merging.durable_for(name) if kind != QUEUE else []
         self.log.write(Kind.CREATE, Create(identity, kind, name, quota, patterns).encode())
         made = self.state.destinations[identity]
+        self.retention.look(made)
         self.merging.created(made)
         return made
 

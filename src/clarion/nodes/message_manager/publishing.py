@@ -235,7 +235,7 @@ class Publishing:
     def no_room(self, destination: Destination, size: int) -> str | None:
         """Why nothing more of so many bytes can be stored now."""
         quota = self._host.quota_bytes(destination)
-        if destination.bytes_live + size > quota:
+        if destination.bytes_live and destination.bytes_live + size > quota:  # one batch alone always fits
             self._host.retention.make_room(destination)
             return f"its quota of {quota} bytes is used up"
         if self._host.journal.room() < size:

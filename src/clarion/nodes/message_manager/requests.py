@@ -20,7 +20,7 @@ from clarion.core.patterns import is_pattern
 from clarion.core.policies import parse_policy
 from clarion.core.subscription import Range, Subscription
 from clarion.core.view import Filter
-from clarion.core.wellknown import DEAD
+from clarion.core.wellknown import DEAD, is_temporary
 from clarion.errors import BadArgument, ClarionError, NoSuchDestination, RequestError, UnknownVerb
 from clarion.message import parse_destination
 from clarion.nodes.message_manager.subscribing import filter_of
@@ -160,7 +160,7 @@ class Requests:
         """The oldest unconfirmed message of all, and who holds it."""
         oldest: tuple[int, Destination] | None = None
         for destination in self._host.state.destinations.values():
-            page = next(iter(destination.pages), None)
+            page = destination.pages.find(destination.floor())  # earlier ones are only retained
             if page is not None and (oldest is None or page.position < oldest[0]):
                 oldest = (page.position, destination)
         if oldest is None:
@@ -310,9 +310,10 @@ class Requests:
         destination = self._find(arguments)
         if destination.has_consumers():
             raise BadArgument(argument="destination", detail=f"{destination} has consumers")
-        if destination.name.startswith("_"):
+        if destination.name.startswith("_") and not is_temporary(destination.name):
             raise BadArgument(argument="destination", detail=f"{destination} belongs to the system")
         self._host.drop(destination)
+        self._host.temporary.dropped(destination)
         return {"dropped": str(destination)}
 
     async def _unsubscribe(self, arguments: Arguments) -> object:
@@ -345,6 +346,7 @@ class Requests:
         policy = parse_policy(said)
         self._host.state.policies.check(pattern)
         self._host.log.write(Kind.POLICY, SetPolicy(pattern, policy.said()).encode())
+        self._host.retention.step()
         return policy.said()
 
     async def _remove_policy(self, arguments: Arguments) -> object:

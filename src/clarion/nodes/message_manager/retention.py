@@ -26,18 +26,22 @@ class Retention:
     def step(self) -> None:
         """Look after all destinations: called every second or so."""
         for destination in list(self._host.state.destinations.values()):
-            policy = self._host.policy(destination)
-            retains = bool(policy.retain_ms or policy.retain_bytes)
-            if not retains and not destination.retained_from:
-                continue
-            if not retains:
-                self._retain(destination, 0)
-            elif not destination.retained_from:
-                self._retain(destination, min(destination.floor(), destination.visible))
-            else:
-                first = self._first_kept(destination, policy)
-                if first > destination.retained_from:
-                    self._retain(destination, first)
+            self.look(destination)
+
+    def look(self, destination: Destination) -> None:
+        """Begin, go on or end to keep what one destination has confirmed, as its policy says now."""
+        policy = self._host.policy(destination)
+        retains = bool(policy.retain_ms or policy.retain_bytes)
+        if not retains and not destination.retained_from:
+            return
+        if not retains:
+            self._retain(destination, 0)
+        elif not destination.retained_from:
+            self._retain(destination, min(destination.floor(), destination.visible))
+        else:
+            first = self._first_kept(destination, policy)
+            if first > destination.retained_from:
+                self._retain(destination, first)
 
     def _first_kept(self, destination: Destination, policy: Effective) -> int:
         """Where the messages begin that are young enough and fit; never beyond what somebody owes."""

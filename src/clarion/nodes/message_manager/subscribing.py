@@ -4,11 +4,13 @@ Rules
     1. A durable subscription is an entry of the log; its consumer is answered when that is durable.
     2. The selector of a topic's subscription belongs to the subscription: what it does not select counts as
        confirmed. A queue's consumers have selectors of their own.
-    3. A durable subscription whose consumer comes with another selector is a new one (JMS 2.0, 8.3.1).
+    3. A durable subscription whose consumer comes with another selector is a new one (JMS 2.0, 8.3.3).
+    4. A durable subscription and one that is not are two, whatever their names are (JMS 2.0, 8.3.2).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from clarion import limits
@@ -51,11 +53,11 @@ class Subscribing:
         if not name:
             return self.make(destination, "", durable=False, shared=False, start=start, selector=text)
         check_name(name)
-        found = destination.find_subscription(name)
+        found = named(destination, name, durable=durable)
         if found is None:
             return self.make(destination, name, durable=durable, shared=shared, start=start, selector=text)
-        if found.durable != durable or found.shared != shared:
-            raise BadArgument(argument="subscription", detail=f"{name} is {_adjectives(found.durable, found.shared)}")
+        if found.shared != shared:
+            raise BadArgument(argument="subscription", detail=f"{name} is {'shared' if found.shared else 'not shared'}")
         in_use = any(not consumer.detached for consumer in found.consumers)
         if in_use and not found.shared:
             raise SubscriptionInUse(destination=str(destination), subscription=name)
@@ -110,16 +112,28 @@ class Subscribing:
 
     def delete_by_name(self, destination: Destination, name: str) -> None:
         """Remove a durable subscription by its name."""
-        found = destination.find_subscription(name)
-        if found is None or not found.durable:
+        found = named(destination, name, durable=True)
+        if found is None:
             raise NoSuchSubscription(destination=str(destination), subscription=name)
         self.delete(destination, found)
 
     def forget_plain(self, destination: Destination, subscription: Subscription) -> None:
-        """A plain subscription ends with its last consumer."""
-        if not subscription.durable and not subscription.consumers:
+        """A plain subscription ends with its last consumer: it collects no more.
+
+        What that one has in flight is nobody else's any more, and can be confirmed or given back. The body of a
+        large message is read from here until then, so that keeps the subscription.
+        """
+        if subscription.durable or any(not consumer.detached for consumer in subscription.consumers):
+            return
+        if not _in_flight(subscription, destination.large):
             destination.remove_subscription(subscription.identity)
             self._host.release(destination, [(subscription.confirmed.floor, destination.tail)])
+
+
+def named(destination: Destination, name: str, *, durable: bool) -> Subscription | None:
+    """By its name, among those that are durable or among those that are not."""
+    every = destination.subscriptions.values()
+    return next((found for found in every if name and found.name == name and found.durable == durable), None)
 
 
 def filter_of(wanted: Wanted) -> Filter | None:
@@ -137,5 +151,9 @@ def canonical(wanted: Wanted) -> str:
     return "" if selector is None else selector.canonical
 
 
-def _adjectives(durable: bool, shared: bool) -> str:
-    return f"{'durable' if durable else 'plain'} and {'shared' if shared else 'not shared'}"
+def _in_flight(subscription: Subscription, sequences: Iterable[int]) -> bool:
+    return any(
+        consumer.inflight.overlap(sequence, sequence + 1)
+        for sequence in sequences
+        for consumer in subscription.consumers
+    )

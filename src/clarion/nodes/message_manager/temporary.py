@@ -62,6 +62,12 @@ class Temporary:
             for identity in sorted(self._of.pop(session.connection, ())):
                 self._drop(identity)
 
+    def dropped(self, destination: Destination) -> None:
+        """Somebody has removed one before its connection ended."""
+        owner = self._owners.pop(destination.identity, None)
+        if owner is not None:
+            self._of.get(owner, set()).discard(destination.identity)
+
     def recovered(self) -> list[Callable[[], None]]:
         """After a start no connection of before is there: what is to be done, and needs room in the log."""
         gone = [known for known in self._host.state.destinations.values() if is_temporary(known.name)]

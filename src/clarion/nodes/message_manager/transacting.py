@@ -118,6 +118,10 @@ class Transacting:
             return {}
         self._decide([transaction], changes, committed=True)
         session.transactions.discard(transaction)
+        for destination, consumer, ranges in consumed:
+            if not consumer.subscription.durable:  # it may have ended with its last consumer, and the entry found none
+                consumer.subscription.confirm(ranges, destination.tail)
+            self._host.consuming.leave_if_done(session.identity, destination, consumer)
         return {}
 
     def _roll_back(self, session: Session, arguments: Arguments) -> object:
@@ -139,6 +143,7 @@ class Transacting:
             else:
                 consumer.subscription.confirm(ranges, destination.tail)
                 self._host.consuming.settled(destination, ranges)
+            self._host.consuming.leave_if_done(session.identity, destination, consumer)
             self._host.delivery.wake(destination)
 
     def _consumed(self, session: Session, arguments: Arguments) -> tuple[_Consumed, bool]:
