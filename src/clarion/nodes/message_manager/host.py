@@ -47,6 +47,7 @@ from clarion.nodes.message_manager.consuming import Consuming
 from clarion.nodes.message_manager.dead import Dead
 from clarion.nodes.message_manager.delivery import Delivery
 from clarion.nodes.message_manager.log import EntryLog
+from clarion.nodes.message_manager.looking import Looking
 from clarion.nodes.message_manager.merging import Merging
 from clarion.nodes.message_manager.publishing import Publishing
 from clarion.nodes.message_manager.reading import PageReader
@@ -157,6 +158,7 @@ class MessageManager:
         self.streaming = Streaming(self)
         self.transacting = Transacting(self)
         self.upkeep = Upkeep(self)
+        self.looking = Looking(self)
         self.requests = Requests(self)
         self._handlers = {
             frames.Type.PUBLISH: self.publishing.handle,
