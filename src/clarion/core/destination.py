@@ -168,6 +168,8 @@ class Destination:
         producer, sequence = ids.producer_of(batch.first_id), ids.sequence_of(batch.first_id)
         self.producers.record(producer, sequence, sequence + batch.messages, batch.floor)
         staged = Staged(entry, position, span)
+        if not entry.transaction:
+            staged.subscriptions_end = self.next_subscription
         self.stages.add(staged)
         return staged
 
@@ -178,8 +180,9 @@ class Destination:
             self._show(staged.batch._replace(first=first, stored_ms=time_ms), staged.position, staged.span, alone=True)
             if staged.stream and staged.span:
                 self.large[first] = staged.stream
+            self._pass_over(first, first + staged.batch.messages, staged.subscriptions_end)
             first += staged.batch.messages
-        self.stages.delay(change.delayed)
+        self.stages.delay(change.delayed, self.next_subscription)
         for staged in self.stages.take(change.dropped):
             if staged.span:
                 self.dropped.append((staged.position, staged.span))
@@ -192,6 +195,13 @@ class Destination:
             if (subscription := self.subscriptions.get(identity)) is not None:
                 subscription.count_return(ranges)
                 subscription.unreserve(ranges)
+
+    def _pass_over(self, first: int, end: int, subscriptions_end: int) -> None:
+        """A delayed message is for the subscriptions that there were when it was sent (JMS 2.0, 7.9)."""
+        if self.kind == TOPIC and subscriptions_end:
+            for subscription in self.subscriptions.values():
+                if subscription.identity >= subscriptions_end:
+                    subscription.confirm([(first, end)], self.tail)
 
     def apply_transfer(self, entry: Transfer, position: int, span: int) -> None:
         """Messages came from another destination; nobody resends them."""

@@ -16,7 +16,7 @@ from clarion.core.entries import Publish, Range, Stage
 class Staged:
     """One batch in the wings."""
 
-    __slots__ = ("batch", "due_ms", "number", "position", "span", "stream", "transaction")
+    __slots__ = ("batch", "due_ms", "number", "position", "span", "stream", "subscriptions_end", "transaction")
 
     def __init__(self, entry: Stage, position: int, span: int) -> None:
         self.batch: Publish = entry.batch
@@ -28,6 +28,8 @@ class Staged:
         """0: its body is lost."""
         self.stream = 0
         """The number of its large body; 0 for none."""
+        self.subscriptions_end = 0
+        """It is not for subscriptions from this number on, which were made after it was sent; 0: for all."""
 
 
 class Stages:
@@ -71,13 +73,14 @@ class Stages:
                     taken.append(staged)
         return taken
 
-    def delay(self, runs: Sequence[Range]) -> None:
-        """Their transaction is committed: now they wait for their time."""
+    def delay(self, runs: Sequence[Range], subscriptions_end: int) -> None:
+        """Their transaction is committed: now they wait for their time, for the subscriptions that there are now."""
         for first, end in runs:
             for number in range(first, end):
                 staged = self._known.get(number)
                 if staged is not None:
                     staged.transaction = b""
+                    staged.subscriptions_end = subscriptions_end
                     heapq.heappush(self._due, (staged.due_ms, number))
 
     def due(self, now_ms: int, messages_max: int) -> list[Staged]:
@@ -116,7 +119,13 @@ class Stages:
     def dump(self) -> list[object]:
         """For a checkpoint."""
         rows = [
-            (Stage(one.batch, one.number, one.due_ms, one.transaction).encode(), one.position, one.span, one.stream)
+            (
+                Stage(one.batch, one.number, one.due_ms, one.transaction).encode(),
+                one.position,
+                one.span,
+                one.stream,
+                one.subscriptions_end,
+            )
             for one in self._known.values()
         ]
         return [self.next_number, rows]
@@ -126,9 +135,9 @@ class Stages:
         """The inverse of `dump`."""
         stages = cls()
         next_number, rows = dumped
-        for head, position, span, *stream in rows:
+        for head, position, span, *more in rows:
             staged = Staged(Stage.decode(head), position, span)
-            staged.stream = stream[0] if stream else 0
+            staged.stream, staged.subscriptions_end = (*more, 0, 0)[:2]
             stages.add(staged)
         stages.next_number = next_number
         return stages

@@ -229,7 +229,8 @@ def test_b01_a_signal_stops_a_server_in_order(tmp_path: Path, number: signal.Sig
 
 
 def test_b01_a_journal_that_fails_ends_the_process_with_70(tmp_path: Path) -> None:
-    with started(tmp_path, CLARION_ARM="journal.before_sync=fail:EIO@2*always") as server:
+    # The first sync is the start of the journal, the second makes the destinations that always exist.
+    with started(tmp_path, CLARION_ARM="journal.before_sync=fail:EIO@3*always") as server:
         assert server.stdout is not None
         _publish(int(server.stdout.readline()))
         _, log = server.communicate(timeout=10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from clarion.core.destination import EXPIRY_STEP_MS, Destination
+from clarion.core.destination import EXPIRY_STEP_MS, TOPIC, Destination
 from clarion.core.entries import Change, Due, Kind, runs_of
 from clarion.core.sift import expired_runs, expiry_ms
 from clarion.core.subscription import Range, Subscription
@@ -85,10 +85,12 @@ class Clockwork:
         except JournalFull:
             destination.stages.not_yet(due)
             raise
-        tail = destination.tail
+        first, tail = change.first, destination.tail
 
         def durable() -> None:
             self._host.shown(destination, tail)
+            if destination.kind == TOPIC:
+                self._host.release(destination, [(first, tail)])  # all its subscriptions may be gone, or be new
 
         self._host.log.after(durable)
 

@@ -1,0 +1,27 @@
+"""One broker for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.topologies import Single, Topology
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
+    """`clarion serve`."""
+    topology = Single(tmp_path_factory.mktemp("conformance"))
+    try:
+        topology.start()
+        yield topology
+    finally:
+        topology.kill()
+
+
+@pytest.fixture
+def broker(shared_broker: Topology) -> Iterator[Topology]:
+    """The same for all; whatever a test did, it must be well afterwards."""
+    yield shared_broker
+    shared_broker.check_alive()
