@@ -145,9 +145,7 @@ class Connection:
         """Ask the broker something, outside of any session of yours: the verbs of docs/reference/requests.md."""
         return await (await self._own_session()).command(verb, arguments)
 
-    async def commit(
-        self, handles: str | Iterable[str], *, key: str | None = None, version: int | None = None
-    ) -> bool:
+    async def commit(self, handles: str | Iterable[str], *, key: str | None = None, version: int | None = None) -> bool:
         """Commit prepared transactions, all or none: as `Session.commit`."""
         return await (await self._own_session()).commit(handles, key=key, version=version)
 

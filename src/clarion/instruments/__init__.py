@@ -12,7 +12,7 @@ from .actions import Action, Call, Delay, Fail, Kill, Log, Stop
 from .arming import Arming, parse, parse_environment
 from .controls import Control, DynamicControl
 from .declaration import Declaration, Kind, Value, ValueType
-from .indicators import Counter, Gauge, Histogram, Indicator, Summary
+from .indicators import Counter, Gauge, Histogram, Indicator, Summary, Tally
 from .points import TestPoint
 from .registry import Instrument, Reading, Registry
 
@@ -37,6 +37,7 @@ __all__ = [
     "Registry",
     "Stop",
     "Summary",
+    "Tally",
     "TestPoint",
     "Value",
     "ValueType",

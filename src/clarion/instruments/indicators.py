@@ -2,7 +2,7 @@
 
 Guarantees
     1. Updating a static indicator costs well under a microsecond whether or not anybody watches, never
-       blocks and never raises; it may be done from any thread, and no update is lost.
+       blocks and never raises; it may be done from any thread (a tally: from one), and no update is lost.
     2. Reading one never disturbs its writers.
     3. A dynamic indicator costs nothing until it is read. Its procedure runs in the reader's thread.
 """
@@ -41,6 +41,19 @@ class Counter:
 
     def read(self) -> int:
         return sum(self._cells.copy().values())
+
+
+class Tally:
+    """Static: a sum that only grows, and that only one thread adds to: by `tally.total += amount`, without a call."""
+
+    __slots__ = ("declaration", "total")
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.total = 0
+
+    def read(self) -> int:
+        return self.total
 
 
 class Gauge:

@@ -25,7 +25,7 @@ from clarion.errors import BadName, BadSetting, RequestError
 from .arming import Arming, parse, parse_environment
 from .controls import Control, DynamicControl, V
 from .declaration import Declaration, Kind, Value, ValueType
-from .indicators import HISTOGRAM_SAMPLES, HISTOGRAM_SECONDS, Counter, Gauge, Histogram, Indicator, Summary
+from .indicators import HISTOGRAM_SAMPLES, HISTOGRAM_SECONDS, Counter, Gauge, Histogram, Indicator, Summary, Tally
 from .points import TestPoint
 
 
@@ -69,6 +69,11 @@ class Registry:
         """A static indicator that only grows: `add(n)`."""
         declaration = Declaration(name, Kind.INDICATOR, ValueType.INTEGER, unit, meaning, 0, cumulative=True)
         return self._add(Counter(declaration))
+
+    def tally(self, name: str, *, unit: str, meaning: str) -> Tally:
+        """A counter for one thread and for hot paths: `total += n`."""
+        declaration = Declaration(name, Kind.INDICATOR, ValueType.INTEGER, unit, meaning, 0, cumulative=True)
+        return self._add(Tally(declaration))
 
     def gauge(self, name: str, *, initial: Value = 0, unit: str, meaning: str) -> Gauge:
         """A static indicator of the last value: `set(value)`, of the type of `initial`."""

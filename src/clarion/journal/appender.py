@@ -21,9 +21,10 @@ from clarion import limits
 from clarion.errors import JournalFull, MessageTooLarge
 from clarion.journal.layout import (
     MIRROR_BYTES,
+    SECTOR_BYTES,
     SEGMENT_HEADER_BYTES,
+    TRAILER_BYTES,
     SegmentHeader,
-    Trailer,
     encode_trailer,
     group_end,
     header_page,
@@ -50,6 +51,8 @@ BODY_COPIED_BYTES_MAX = 4096
 BUFFER_BYTES_MIN = 4096
 """A group whose buffers are smaller on average is joined to one."""
 
+_TRAILER_ROUNDED = TRAILER_BYTES + SECTOR_BYTES - 1
+_ZEROS = bytes(SECTOR_BYTES)
 _pack_fields = FIELDS.pack
 _pack_checksum = CHECKSUM.pack
 
@@ -81,10 +84,6 @@ class Appender:
     def tail(self) -> int:
         return self.base + self.offset
 
-    @property
-    def group_bytes(self) -> int:
-        return self.offset - self.group_offset
-
     def resume(self, cut: int) -> None:
         """Go on where the recovered log ends: in its last segment, or (if there is none) in the first."""
         ordinal = ordinal_of_end(cut, self._segment_bytes)
@@ -103,9 +102,6 @@ class Appender:
     def space_changed(self) -> None:
         self.room_base = self._space.room_base(Claim.PRODUCER)
 
-    def room(self) -> int:
-        return max(self.room_base + self._segment_bytes - self.offset, 0)
-
     def place(self, kind: int, head: bytes, body: Buffer, claim: Claim) -> Location:
         head_bytes = len(head)
         body_bytes = len(body)
@@ -113,7 +109,7 @@ class Appender:
         span = (size + ALIGN_BYTES - 1) & -ALIGN_BYTES
         mirror_bytes = self.mirror_bytes + MIRROR_BYTES + head_bytes
         offset = self.offset
-        end = group_end(offset + span, mirror_bytes)
+        end = (offset + span + _TRAILER_ROUNDED + mirror_bytes) & -SECTOR_BYTES  # group_end()
         room_base = self.room_base if claim is Claim.PRODUCER else self._space.room_base(claim)
         if (
             end > self._segment_bytes
@@ -174,35 +170,33 @@ class Appender:
 
     def seal(self) -> None:
         """End the open group: trailer, padding, and its place is final."""
-        if not self.buffers:
+        buffers = self.buffers
+        if not buffers:
             return
-        start = self.group_offset
-        trailer = Trailer(
-            0,
-            0,
+        start, offset, mirror_bytes = self.group_offset, self.offset, self.mirror_bytes
+        end = (offset + _TRAILER_ROUNDED + mirror_bytes) & -SECTOR_BYTES  # group_end()
+        checksum, trailer = encode_trailer(
+            self.generation,
             self.incarnation,
             self.base + start,
             self.previous_end,
             self.durable,
             self._space.checkpoints,
             self.index,
+            self.mirror,
+            mirror_bytes,
         )
-        end = group_end(self.offset, self.mirror_bytes)
-        buffers = self.buffers
-        trailing = encode_trailer(self.generation, trailer, self.mirror)
-        buffers += trailing
-        padding = end - self.offset - sum(map(len, trailing))
-        if padding:
-            buffers.append(bytes(padding))
-        if end - start < len(buffers) * BUFFER_BYTES_MIN:
+        buffers += (checksum, trailer, _ZEROS[: end - offset - TRAILER_BYTES - mirror_bytes])
+        size = end - start
+        if size < len(buffers) * BUFFER_BYTES_MIN:
             buffers = [b"".join(buffers)]
         if self.page is not None:
             buffers.insert(0, self.page)
             self.page = None
-            start = 0
+            start, size = 0, end
         self.previous_end = self.base + end
         self.sealed.append(
-            Group(self.file, start, buffers, self.generation, self.incarnation, self.previous_end, self.index)
+            Group(self.file, start, size, buffers, self.generation, self.incarnation, self.previous_end, self.index)
         )
         self.buffers = []
         self.mirror = []

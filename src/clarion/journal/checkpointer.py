@@ -26,7 +26,8 @@ class Checkpointer:
         self._space = space
         self._log = log
         self._probe = probe
-        self._run: CheckpointRun | None = None
+        self.run: CheckpointRun | None = None
+        """The one in progress; without it `step` and `complete` have nothing to do."""
         self._end = space.segment_bytes
         """Where the newest complete checkpoint ended; without one, where the log began."""
         self._index = 0
@@ -39,7 +40,7 @@ class Checkpointer:
         self._urgent = urgent
 
     def is_due(self, options: JournalOptions) -> bool:
-        if self._run is not None:
+        if self.run is not None:
             return False
         space, log = self._space, self._log
         if space.room_base(Claim.UPKEEP) + space.segment_bytes - log.offset < SMALL_GROUP_BYTES:
@@ -56,21 +57,21 @@ class Checkpointer:
     @property
     def has_parts(self) -> bool:
         """More of it is to be written."""
-        return self._run is not None and not self._run.end
+        return self.run is not None and not self.run.end
 
     def begin(self, parts: Iterator[bytes], done: Callable[[], None] | None) -> None:
-        if self._run is not None:
+        if self.run is not None:
             raise InternalFault(detail="a checkpoint is already being written")
         if self._probe is not None:
             self._probe("journal.checkpoint_begin")
         self._log.seal()
         index = self._log.index
         location = self._log.place(Kind.CHECKPOINT_BEGIN, BEGIN_HEAD.pack(index), b"", Claim.UPKEEP)
-        self._run = CheckpointRun(location.position, index, parts, done)
+        self.run = CheckpointRun(location.position, index, parts, done)
 
     def step(self) -> None:
         """Add a few parts to the open group."""
-        run = self._run
+        run = self.run
         if run is None:
             return
         written = 0
@@ -87,15 +88,15 @@ class Checkpointer:
         except JournalFull:
             return
         except Exception:
-            self._run = None
+            self.run = None
             raise
 
     def complete(self, durable: int) -> CheckpointRun | None:
         """The checkpoint that is complete now that the log is durable so far."""
-        run = self._run
+        run = self.run
         if run is None or not run.end or run.end > durable:
             return None
-        self._run = None
+        self.run = None
         self._end = run.end
         self._index = run.index
         self._urgent = False
@@ -104,4 +105,4 @@ class Checkpointer:
         return run
 
     def abandon(self) -> None:
-        self._run = None
+        self.run = None

@@ -180,7 +180,9 @@ class FileStore:
 
     def write(self, file: int, offset: int, buffers: Sequence[Buffer]) -> int:
         if not self._mapped:
-            return os.pwritev(self._descriptors[file], buffers[:IOV_MAX], offset)
+            if len(buffers) > IOV_MAX:
+                buffers = buffers[:IOV_MAX]
+            return os.pwritev(self._descriptors[file], buffers, offset)
         target = self._maps[file]
         start = offset
         for buffer in buffers:

@@ -51,6 +51,8 @@ class Journal:
         self.on_failed: Callable[[ClarionError], None] = _ignore
         self.on_room: Callable[[], None] = _ignore
         """Producers may have more room than before: a segment was recycled or made."""
+        self.durable = 0
+        """Everything before this position is on the disk."""
         self._store = store
         self._options = options
         self._committer = committer
@@ -69,6 +71,7 @@ class Journal:
         self._allocating = False
         self._created: int | None = None
         self._checkpointer = Checkpointer(self._space, self._log, probe)
+        self._writer.on_progress = self._advance
 
     @classmethod
     def open(
@@ -122,13 +125,14 @@ class Journal:
             recovered.checkpoint_end, recovered.index_last - recovered.entries, urgent=recovered.fell_back
         )
         self._log.resume(cut)
+        self.durable = self._log.durable
         self._log.place(Kind.INCARNATION, b"", b"", Claim.UPKEEP)
         self._log.seal()
         self._writer.run()
         if self._writer.failure is not None:
             raise self._writer.failure
         self._error = None
-        self._log.durable = self._writer.written_end
+        self.durable = self._log.durable = self._writer.written_end
         self._committer.on_idle(self._writer.hint)
         self._recycle()
         self._grow()
@@ -137,11 +141,8 @@ class Journal:
 
     @property
     def tail(self) -> int:
-        return self._log.tail
-
-    @property
-    def durable(self) -> int:
-        return self._log.durable
+        log = self._log
+        return log.base + log.offset
 
     @property
     def index_last(self) -> int:
@@ -155,7 +156,9 @@ class Journal:
 
     def room(self) -> int:
         """Bytes that producers may still append, what surrounds a record included."""
-        return self._log.room()
+        log = self._log
+        room = log.room_base + self._segment_bytes - log.offset
+        return room if room > 0 else 0
 
     def append(self, kind: int, head: bytes, body: Buffer = b"", *, reserve: bool = False) -> Location:
         """Put a record at the end of the log; it is durable when `on_durable` passes its end.
@@ -165,8 +168,10 @@ class Journal:
         if self._error is not None:
             raise self._error
         claim = Claim.COMPACTION if kind == Kind.MOVED else Claim.RESERVE if reserve else Claim.PRODUCER
-        location = self._log.place(kind, head, body, claim)
-        if not self._flush_scheduled:
+        log = self._log
+        location = log.place(kind, head, body, claim)
+        # During a commit its end looks for what has gathered; only much of it goes on earlier.
+        if not self._flush_scheduled and (not self._committing or log.offset - log.group_offset >= EARLY_SEAL_BYTES):
             self._flush_scheduled = True
             self._committer.schedule(self._flush)
         return location
@@ -181,19 +186,19 @@ class Journal:
         self._flush_scheduled = False
         if self._error is not None:
             return
-        if not self._committing:
+        if not self._committing and self._checkpointer.run is not None:
             self._checkpointer.step()
         if not self._synced:
             self._flush_at_once()
             return
         if self._committing:
-            if self._log.group_bytes >= EARLY_SEAL_BYTES:
+            if self._log.offset - self._log.group_offset >= EARLY_SEAL_BYTES:
                 self._log.seal()
             return
         self._log.seal()
         if self._writer.sealed:
             self._committing = True
-            self._committer.submit(self._write, self._written)
+            self._committer.submit(self._writer.run, self._written)
 
     def _flush_at_once(self) -> None:
         """`process` durability: a copy into mapped memory is durable when it is made."""
@@ -203,9 +208,6 @@ class Journal:
             self._advance()
             self._writer.hint()
 
-    def _write(self) -> None:
-        self._writer.run(self._advance)
-
     def _written(self) -> None:
         self._committing = False
         self._advance()
@@ -213,19 +215,22 @@ class Journal:
     def _advance(self) -> None:
         """The writer got further, or failed."""
         durable = self._writer.written_end
-        if durable > self._log.durable:
-            self._log.durable = durable
-            run = self._checkpointer.complete(durable)
-            if run is not None:
-                self._complete_checkpoint(run.done)
+        if durable > self.durable:
+            self.durable = self._log.durable = durable
+            if self._checkpointer.run is not None:
+                run = self._checkpointer.complete(durable)
+                if run is not None:
+                    self._complete_checkpoint(run.done)
             if self._space.dead:
                 self._recycle()
             self.on_durable(durable)
         if self._writer.failure is not None:
             self._fail(self._writer.failure)
             return
-        waits = self._log.buffers or self._writer.sealed or self._checkpointer.has_parts
-        if waits and not self._committing and not self._closing:
+        if self._committing or self._closing:
+            return
+        checkpointer = self._checkpointer
+        if self._log.buffers or self._writer.sealed or (checkpointer.run is not None and checkpointer.has_parts):
             self._schedule_flush_now()
 
     def _schedule_flush_now(self) -> None:

@@ -1,7 +1,7 @@
 """Records: the smallest thing the journal writes, and the only way to read one back.
 
 Guarantees
-    A record that `parse` returns is, byte for byte, one that `encode` made for that generation of
+    A record that `parse` returns is, byte for byte, one that was appended in that generation of
     that segment: the checksum covers every byte after itself, head and body included.
 
 Rules
@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from crc32c import crc32c
 
@@ -61,9 +62,11 @@ class Record:
     body: memoryview | None
 
 
-@dataclass(slots=True)
-class Location:
-    """Where an appended record lies, and the index it was given (0 for a local record)."""
+class Location(msgspec.Struct, gc=False):
+    """Where an appended record lies, and the index it was given (0 for a local record).
+
+    A `msgspec.Struct`, for one is made with every record: 0.1 us instead of 0.4.
+    """
 
     position: int
     span: int
@@ -90,17 +93,6 @@ EMPTY = memoryview(b"")
 def span_of(head_bytes: int, body_bytes: int) -> int:
     """The bytes of log that a record with such a head and body takes."""
     return (HEADER_BYTES + head_bytes + body_bytes + ALIGN_BYTES - 1) & -ALIGN_BYTES
-
-
-def encode(kind: int, generation: int, incarnation: int, index: int, head: bytes, body: Buffer) -> list[Buffer]:
-    """The buffers of one record, the body among them uncopied."""
-    body_bytes = len(body)
-    fields = FIELDS.pack(MAGIC, kind, 0, generation, incarnation, len(head), body_bytes, index) + head
-    checksum = crc32c(fields)
-    padding = PADDING[-(HEADER_BYTES + len(head) + body_bytes) % ALIGN_BYTES]
-    if not body_bytes:
-        return [CHECKSUM.pack(checksum) + fields + padding]
-    return [CHECKSUM.pack(crc32c(body, checksum)) + fields, body, padding]
 
 
 def parse(data: memoryview, offset: int, generation: int) -> Raw | None:

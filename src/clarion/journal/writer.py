@@ -18,7 +18,8 @@ import errno
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from clarion.errors import JournalFailed
 from clarion.journal.committer import Committer
@@ -30,17 +31,21 @@ from clarion.journal.store import Store
 COMMITS_REMEMBERED = 1_000
 
 
-@dataclass(slots=True)
-class Group:
+class Group(msgspec.Struct, gc=False):
     """A sealed group, placed: nothing of it changes any more."""
 
     file: int
     offset: int
+    size: int
     buffers: list[Buffer]
     generation: int
     incarnation: int
     end: int
     index_last: int
+
+
+def _nothing() -> None:
+    return None
 
 
 class Writer:
@@ -55,6 +60,7 @@ class Writer:
         self.syncs = 0
         self.commit_us: deque[int] = deque(maxlen=COMMITS_REMEMBERED)
         self.checkpoints = Checkpoints(0, 0)
+        self.on_progress: Callable[[], None] = _nothing
         self._store = store
         self._committer = committer
         self._probe = probe
@@ -63,24 +69,25 @@ class Writer:
         self._hinted: Hint | None = None
         self._hint_turn = 0
 
-    def run(self, on_progress: Callable[[], None] | None = None) -> None:
+    def run(self) -> None:
         """Commit until nothing is sealed. `on_progress` is posted when more is still to come."""
-        while self.sealed and self.failure is None:
+        sealed = self.sealed
+        while sealed and self.failure is None:
             started_ns = time.perf_counter_ns()
-            groups = []
-            while self.sealed:
-                groups.append(self.sealed.popleft())
+            groups = [sealed.popleft()]
+            while sealed:
+                groups.append(sealed.popleft())
             try:
                 self._commit(groups)
             except JournalFailed as failure:
                 self.failure = failure
                 return
-            self._last = groups[-1]
-            self.written_end = self._last.end
+            self._last = last = groups[-1]
+            self.written_end = last.end
             self.commits += 1
             self.commit_us.append((time.perf_counter_ns() - started_ns) // 1_000)
-            if self.sealed and on_progress is not None:
-                self._committer.post(on_progress)
+            if sealed:
+                self._committer.post(self.on_progress)
 
     def hint(self) -> None:
         """Note what is durable, and the checkpoints, beside the segment's header. Not synced: if it
@@ -94,7 +101,7 @@ class Writer:
         self._hinted = hint
         self._hint_turn ^= 1
         try:
-            self._write(last.file, HINT_OFFSETS[self._hint_turn], [encode_hint(hint)])
+            self.write_fully(last.file, HINT_OFFSETS[self._hint_turn], [encode_hint(hint)])
         except JournalFailed as failure:
             self.failure = failure
 
@@ -107,24 +114,19 @@ class Writer:
         self.syncs += 1
 
     def write_fully(self, file: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        self._write(file, offset, buffers)
+        """All of it, however often the store takes only a part."""
+        self._write(file, offset, buffers, sum(map(len, buffers)))
 
     def _commit(self, groups: list[Group]) -> None:
         probe = self._probe
         if probe is not None:
             probe("journal.before_write")
-        files: list[int] = []
-        at = 0
-        while at < len(groups):
-            first = groups[at]
-            buffers = first.buffers
-            at += 1
-            # Groups of one segment lie one behind the other, so they go in one call.
-            while at < len(groups) and groups[at].file == first.file:
-                buffers = buffers + groups[at].buffers
-                at += 1
-            self._write(first.file, first.offset, buffers)
-            files.append(first.file)
+        first = groups[0]
+        if len(groups) == 1:
+            files = [first.file]
+            self._write(first.file, first.offset, first.buffers, first.size)
+        else:
+            files = self._write_groups(groups)
         if probe is not None:
             probe("journal.after_write")
         if self._sync:
@@ -135,8 +137,23 @@ class Writer:
             if probe is not None:
                 probe("journal.after_sync")
 
-    def _write(self, file: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        left = sum(map(len, buffers))
+    def _write_groups(self, groups: list[Group]) -> list[int]:
+        """One call for the groups of one segment, which lie one behind the other. Returns the files."""
+        files: list[int] = []
+        at = 0
+        while at < len(groups):
+            first = groups[at]
+            buffers, size = first.buffers, first.size
+            at += 1
+            while at < len(groups) and groups[at].file == first.file:
+                buffers = buffers + groups[at].buffers
+                size += groups[at].size
+                at += 1
+            self._write(first.file, first.offset, buffers, size)
+            files.append(first.file)
+        return files
+
+    def _write(self, file: int, offset: int, buffers: Sequence[Buffer], left: int) -> None:
         while True:
             try:
                 count = self._store.write(file, offset, buffers)

@@ -215,7 +215,7 @@ class _Connection:
     def _cut(self, data: bytes) -> Iterable[Frame]:
         """The frames that are complete with `data`; all of them must be looked at.
 
-        Exactly one frame, as a lone message is, needs no reader: 3 us less on the way of a message
+        Exactly one frame, as a lone message is, needs no reader: it halves the time of `receive`, from 3.3 us to 1.5
         (`benchmarks/latency.py`).
         """
         size = len(data)

@@ -20,6 +20,20 @@ def test_c01_a_counter_shows_the_sum_of_what_was_added() -> None:
     assert registry.sense("mm.published") == {"mm.published": Reading("mm.published", 512)}
 
 
+def test_c01_a_tally_is_a_counter_without_a_call() -> None:
+    registry = Registry()
+    frames = registry.tally("cm.frames", unit="frames", meaning="frames received")
+    counter = registry.counter("cm.others", unit="frames", meaning="frames received")
+    frames.total += 3
+    assert registry.sense("cm.frames") == {"cm.frames": Reading("cm.frames", 3)}
+    tallied, counted = frames.declaration, counter.declaration
+    assert (tallied.kind, tallied.value_type, tallied.cumulative) == (
+        counted.kind,
+        counted.value_type,
+        counted.cumulative,
+    )
+
+
 def test_c01_no_addition_of_any_thread_is_lost() -> None:
     counter = Registry().counter("x", unit="", meaning="test")
     together = threading.Barrier(4)

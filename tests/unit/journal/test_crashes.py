@@ -56,7 +56,7 @@ def run_steps(owner: Owner, rng: Random, steps: int) -> None:
         if rng.random() < 0.5:
             for _ in range(rng.randrange(1, 6)):
                 owner.committer.step()
-        if number % 25 == 20 and owner.journal._checkpointer._run is None:
+        if number % 25 == 20 and owner.journal._checkpointer.run is None:
             # The parts stand for all entries before the checkpoint: their count is the state.
             owner.checkpoint([b"%d" % len(owner.appended), bytes(3_000), bytes(9_000)])
     owner.committer.run()

@@ -12,7 +12,6 @@ from clarion.journal.layout import (
     Checkpoints,
     Hint,
     SegmentHeader,
-    Trailer,
     decode_hints,
     decode_segment_header,
     encode_hint,
@@ -23,9 +22,9 @@ from clarion.journal.layout import (
     parse_mirror,
     parse_trailer,
 )
-from clarion.journal.record import encode, parse, salvage, span_of
+from clarion.journal.record import Kind, parse, salvage, span_of
 
-from .journal_harness import SEGMENT_BYTES, open_owner
+from .journal_harness import SEGMENT_BYTES, encode, open_owner
 
 KINDS = st.integers(1, 255)
 U64 = st.integers(0, 2**64 - 1)
@@ -36,7 +35,7 @@ U32 = st.integers(0, 2**32 - 1)
 def test_a05_a_record_reads_back(
     kind: int, generation: int, incarnation: int, index: int, head: bytes, body: bytes
 ) -> None:
-    data = memoryview(b"".join(encode(kind, generation, incarnation, index, head, body)))
+    data = memoryview(encode(kind, generation, incarnation, index, head, body))
     assert len(data) == span_of(len(head), len(body)) and len(data) % 8 == 0
     raw = parse(data, 0, generation)
     assert raw is not None
@@ -47,7 +46,7 @@ def test_a05_a_record_reads_back(
 
 @given(st.binary(max_size=20), st.binary(max_size=100), st.data())
 def test_a05_one_flipped_bit_is_always_seen(head: bytes, body: bytes, data: st.DataObject) -> None:
-    record = bytearray(b"".join(encode(40, 7, 1, 5, head, body)))
+    record = bytearray(encode(40, 7, 1, 5, head, body))
     bit = data.draw(st.integers(0, (36 + len(head) + len(body)) * 8 - 1))
     record[bit // 8] ^= 1 << bit % 8
     assert parse(memoryview(record), 0, 7) is None
@@ -61,7 +60,7 @@ def test_a05_salvage_finds_every_whole_record_among_rubbish(records: list[tuple[
     for number, (head, body) in enumerate(records):
         data += rng.randbytes(8 * rng.randrange(4))
         places.append((len(data), number))
-        data += b"".join(encode(40, 3, 1, number, head, body))
+        data += encode(40, 3, 1, number, head, body)
     data += rng.randbytes(24)
     found = [(offset, raw.index) for offset, raw in salvage(memoryview(data), 0, 3)]
     assert found == places
@@ -93,16 +92,18 @@ def test_a05_a_trailer_holds_second_copies(records: list[tuple[int, int, bytes, 
     mirror: list[bytes] = []
     for number, (kind, index, head, body_bytes) in enumerate(records):
         mirror += (pack_mirror(kind, number * 8, len(head), body_bytes, index), head)
-    trailer = Trailer(0, 0, 3, start, start, start - 512, Checkpoints(2, 1), 55)
+    mirror_bytes = sum(map(len, mirror))
     offset = 4096 + 8 * len(records)
-    encoded = b"".join(encode_trailer(9, trailer, mirror))
-    assert group_end(offset, sum(map(len, mirror))) == (offset + len(encoded) + 511) // 512 * 512
+    encoded = b"".join(encode_trailer(9, 3, start, start, start - 512, Checkpoints(2, 1), 55, mirror, mirror_bytes))
+    assert group_end(offset, mirror_bytes) == (offset + len(encoded) + 511) // 512 * 512
     data = memoryview(bytes(offset) + encoded)
     found = parse_trailer(data, offset, 9, base)
-    assert found is not None and found.end == base + group_end(offset, sum(map(len, mirror)))
+    assert found is not None and found.end == base + group_end(offset, mirror_bytes)
     assert (found.group_start, found.durable, found.index_last) == (start, start - 512, 55)
     raw = parse(data, offset, 9)
     assert raw is not None
+    body = bytes(data[raw.body_from : raw.body_to])
+    assert encode(Kind.TRAILER, 9, 3, 0, b"", body).startswith(encoded)  # a record like any other
     copies = [(copy.kind, copy.index, copy.head, copy.body_bytes) for copy in parse_mirror(data, raw, start)]
     assert copies == records
 

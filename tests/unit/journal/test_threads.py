@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from clarion import limits
 from clarion.errors import ClarionError, JournalFailed
@@ -219,6 +220,90 @@ def test_a05_everything_appended_during_a_commit_is_one_group(tmp_path: Path) ->
         names = ["journal.before_write", "journal.after_write", "journal.before_sync", "journal.after_sync"]
         assert seen == names * 3
         client.journal.close()
+
+    asyncio.run(run())
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("where", ["in the loop", "in another thread", "after the loop"])
+def test_a05_closing_gives_threads_and_descriptors_back(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], where: str
+) -> None:
+    new_loop().close()  # the first one opens what stays for the process
+    before = descriptors()
+    journals: list[Journal] = []
+
+    async def run() -> None:
+        client, _ = open_client(tmp_path, "power")
+        journals.append(client.journal)
+        for number in range(3):
+            await client.append(b"%d" % number, b"")
+        if where == "in the loop":
+            client.journal.close()
+        elif where == "in another thread":  # as a message manager does, whose loop goes on meanwhile
+            await asyncio.to_thread(client.journal.close)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+    if where == "after the loop":
+        journals[0].close()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("journal-")] == []
+    assert descriptors() == before
+
+
+def test_a05_what_comes_back_keeps_its_order_and_never_runs_inside_a_call() -> None:
+    async def run() -> None:
+        committer = ThreadCommitter(asyncio.get_running_loop())
+        seen: list[str] = []
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop_thread = threading.get_ident()
+
+        def note(what: str) -> Callable[[], None]:
+            def work() -> None:
+                seen.append(f"{what} {'in the loop' if threading.get_ident() == loop_thread else 'outside'}")
+
+            return work
+
+        def posting() -> None:
+            committer.post(note("posted"))
+            note("work 2")()
+
+        committer.submit(note("work 1"), note("done 1"))
+        committer.submit(posting, note("done 2"))
+        committer.submit(lambda: None, lambda: done.set_result(None))
+        assert not any(entry.endswith("in the loop") for entry in seen)
+        await done
+        assert [entry for entry in seen if entry.startswith("work")] == ["work 1 outside", "work 2 outside"]
+        assert [entry for entry in seen if entry.endswith("in the loop")] == [
+            f"{what} in the loop" for what in ("done 1", "posted", "done 2")
+        ]
+        committer.close()
+
+    asyncio.run(run())
+
+
+def test_a05_the_writer_notes_what_is_durable_when_it_is_idle() -> None:
+    async def run() -> None:
+        committer = ThreadCommitter(asyncio.get_running_loop())
+        idle = threading.Event()
+        idles = 0
+
+        def on_idle() -> None:
+            nonlocal idles
+            idles += 1
+            idle.set()
+
+        committer.on_idle(on_idle)
+        for _ in range(2):
+            idle.clear()
+            committer.submit(lambda: None, lambda: None)
+            assert await asyncio.to_thread(idle.wait, 10)
+        committer.close()
+        assert idles == 2  # once for each time that it had work
 
     asyncio.run(run())
 

@@ -245,7 +245,8 @@ def test_b01_a_frame_that_comes_alone_is_the_same_frame(requests: list[tuple[int
     engine, reader = server(), frames.FrameReader()
     engine.receive(hello(), 0)
     engine.receive(one(Type.OPEN, 7, PRODUCER), 0)
-    received, expected = [], []
+    received: list[frames.Frame] = []
+    expected: list[frames.Frame] = []
     for size, whole in requests:
         said = b"".join(frames.frame(Type.REQUEST, 7, [b"x" * (size + 1)], flags=size))
         cut = len(said) if whole else data.draw(st.integers(0, len(said)))
