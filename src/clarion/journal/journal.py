@@ -309,6 +309,8 @@ class Journal:
     def checkpoint_estimate_bytes(self, value: int) -> None:
         self._space.estimate_bytes = value
         self._log.space_changed()
+        if self._error is None:
+            self._grow()  # a larger reserve may have taken the last room: then nobody else would ask for more
 
     @property
     def checkpoint_due(self) -> bool:

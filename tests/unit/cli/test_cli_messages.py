@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -121,7 +121,7 @@ def test_files_hold_bodies_and_a_second_delivery_changes_nothing(
 ) -> None:
     sink = Files(tmp_path / "out", json=False)
     for _ in range(2):
-        sink.write(message(b"\x00body"))
+        sink.write(cast(Any, message(b"\x00body")))  # nothing of it asks the broker
         sink.flush()
     (written,) = (tmp_path / "out").iterdir()
     assert written.read_bytes() == b"\x00body"

@@ -193,7 +193,7 @@ class Transacting:
         self._before_prepared()
         self._host.log.write(Kind.PREPARED, Prepared(transaction, now_ms, now_ms + expires_ms, kept).encode())
         session.transactions.discard(transaction)
-        self._host.later(expires_ms, self.expire)
+        self._expire_later(transaction, expires_ms)
         self._host.log.after(self._is_prepared)
         return {"handle": handle}
 
@@ -257,17 +257,23 @@ class Transacting:
             )
         return listed
 
-    def expire(self) -> None:
-        """Roll back what was prepared and not decided in time."""
-        now_ms = self._host.now_ms()
-        for transaction, entry in list(self._host.state.transactions.prepared.items()):
-            if entry.expires_ms <= now_ms:
-                try:
-                    changes = self._changes([transaction], committed=False)
-                    self._decide([transaction], changes, committed=False, reason="it expired")
-                except JournalFull:
-                    self._host.later(1_000, self.expire)
-                    return
+    def _expire_later(self, transaction: bytes, wait_ms: int) -> None:
+        self._host.later(max(wait_ms, 1), lambda: self._expire(transaction))
+
+    def _expire(self, transaction: bytes) -> None:
+        """Roll back what was prepared and not decided in time. Timers go by another clock: they may be early."""
+        entry = self._host.state.transactions.prepared.get(transaction)
+        if entry is None:
+            return
+        left_ms = entry.expires_ms - self._host.now_ms()
+        if left_ms > 0:
+            self._expire_later(transaction, left_ms)
+            return
+        try:
+            changes = self._changes([transaction], committed=False)
+            self._decide([transaction], changes, committed=False, reason="it expired")
+        except JournalFull:
+            self._expire_later(transaction, 1_000)
 
     def recovered(self) -> list[Callable[[], None]]:
         """After a start: what was prepared may expire; what was not has lost its session.
@@ -275,8 +281,8 @@ class Transacting:
         The latter is to be rolled back, which needs room in the log.
         """
         table, now_ms = self._host.state.transactions, self._host.now_ms()
-        for entry in table.prepared.values():
-            self._host.later(max(0, entry.expires_ms - now_ms), self.expire)
+        for transaction, entry in table.prepared.items():
+            self._expire_later(transaction, entry.expires_ms - now_ms)
         return [partial(self._orphaned, transaction) for transaction in table.undecided()]
 
     def _orphaned(self, transaction: bytes) -> None:

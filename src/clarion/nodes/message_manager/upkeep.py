@@ -15,6 +15,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING
 
+from clarion import ids
 from clarion.core.destination import Destination
 from clarion.core.entries import STAGED_PAGE, encode_moved
 from clarion.core.pages import Page
@@ -31,6 +32,8 @@ TICK_S = 0.1
 RATE_TICKS = 100
 _MEASURE_TICKS = 10
 """Rates are over the last ten seconds."""
+_SLOW_MS = 5_000
+"""A consumer that has had no room for so long is called slow."""
 _log = logging.getLogger("clarion.mm")
 
 
@@ -63,8 +66,24 @@ class Upkeep:
             if self._ticks % _MEASURE_TICKS == 0:
                 self.measure()
                 self._host.retention.step()
+                self._name_slow()
                 self._host.streaming.step()
             await asyncio.sleep(TICK_S)
+
+    def _name_slow(self) -> None:
+        """Say once of each consumer that it has had no room for long although something waits for it."""
+        now_ms = self._host.now_ms()
+        for destination in self._host.state.destinations.values():
+            for subscription in destination.subscriptions.values():
+                for consumer in subscription.consumers:
+                    if consumer.room > 0 or consumer.detached:
+                        consumer.slow_since_ms = 0
+                    elif subscription.depth(destination.visible) > consumer.held:
+                        since_ms = consumer.slow_since_ms or now_ms
+                        consumer.slow_since_ms = since_ms
+                        if 0 <= now_ms - since_ms - _SLOW_MS < TICK_S * 1000 * _MEASURE_TICKS:
+                            facts = {"destination": str(destination), "session": ids.format_id(consumer.session)}
+                            event(_log, WARNING, "slow_consumer", in_flight=consumer.held, **facts)
 
     def measure(self) -> None:
         """How large things are: the capacity for quotas, the next checkpoint for the reserve."""
