@@ -13,6 +13,7 @@ too) and `SESSION_FLOW` (its client does not read as fast as it is sent to: deli
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from clarion import ids
@@ -50,6 +51,7 @@ def decode(data: Buffer) -> Command:
     return Command(kind, flags, int.from_bytes(session, "big"), memoryview(data)[HEAD_BYTES:])
 
 
+@lru_cache(maxsize=1_024)
 def group_channel(group: int) -> str:
     """Where commands for the destinations of one message manager group go."""
     return f"group/{group}"
@@ -57,4 +59,9 @@ def group_channel(group: int) -> str:
 
 def session_channel(session: int) -> str:
     """Where commands for a session go: all sessions of one run of a client manager share it."""
-    return f"session/{session >> (ids.SEQUENCE_BITS + 16):016x}"
+    return _manager_channel(session >> (ids.SEQUENCE_BITS + 16))
+
+
+@lru_cache(maxsize=1_024)
+def _manager_channel(upper_half: int) -> str:
+    return f"session/{upper_half:016x}"
