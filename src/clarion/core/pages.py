@@ -156,9 +156,13 @@ class Pages:
         return found
 
     def move(self, first: int, position: int, span: int) -> Page | None:
-        """A page was copied elsewhere: its old row, or None if it was freed."""
+        """A page was copied elsewhere: its old row, or None if it was freed.
+
+        Copies go to the tail, so a replay may meet one that a page has already moved to, or beyond; and since then
+        the page may have grown.
+        """
         at = self._at(first)
-        if at is None or self._firsts[at] != first:
+        if at is None or self._firsts[at] != first or position <= self._positions[at]:
             return None
         old = self._row(at)
         self._positions[at] = position

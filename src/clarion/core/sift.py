@@ -96,13 +96,13 @@ def _hand_out(
     active: list[Consumer],
 ) -> int:
     """A run of one group, or of none, to its owner or to the next consumer. Up to where; `first` if nobody can."""
-    consumer = (view.owners.get(group) or subscription.holder(group, view)) if group else None
+    consumer = (view.owners.get(group) or subscription.groups.holder(group, view)) if group else None
     if consumer is None:
         consumer = _next(view, active)
         if consumer is None or turn.spent():
             return first
     if group:
-        subscription.groups.put(first, end, group)
+        subscription.groups.known.put(first, end, group)
         if consumer.view is view:
             view.owners[group] = consumer
     if consumer.room > 0 and not (group and consumer.assigned):

@@ -112,7 +112,7 @@ class Stages:
     def move(self, number: int, position: int, span: int) -> None:
         """Its record was copied elsewhere."""
         staged = self._known.get(number)
-        if staged is not None:
+        if staged is not None and position > staged.position:  # a replay may meet a copy that it was moved on from
             self.bytes_live += span - staged.span
             staged.position, staged.span = position, span
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from clarion.core.confirmed import Confirmed
 from clarion.core.consumer import Consumer
+from clarion.core.groups import Groups
 from clarion.core.spans import Spans
 from clarion.core.view import Filter, View, overlaps
 
@@ -44,7 +45,6 @@ class Subscription:
     __slots__ = (
         "_later",
         "away",
-        "bound",
         "confirmed",
         "consumers",
         "counts",
@@ -98,10 +98,7 @@ class Subscription:
         self.consumers: list[Consumer] = []
         self.grouped = False
         """Whether messages were ever assigned: then those are busy too."""
-        self.groups = Spans()
-        """The group of each unconfirmed message that was handed out for its group."""
-        self.bound: dict[int, list[Consumer]] = {}
-        """Groups, and who holds messages of them without owning them: it has left, or has claimed what it holds."""
+        self.groups = Groups(self._put_back)
         self.hint: Consumer | None = None
         """Who probably holds what is confirmed next: spares a search through all consumers."""
 
@@ -121,8 +118,8 @@ class Subscription:
                 self._forget(first, end)
         if self.cursor < self.confirmed.floor:
             self.cursor = self.confirmed.floor
-        if self.bound:
-            self._let_go()
+        if self.groups.left:
+            self.groups.let_go()
         return fresh
 
     def _forget(self, first: int, end: int) -> None:
@@ -132,8 +129,8 @@ class Subscription:
         if self.history:
             for sequence in [known for known in self.history if first <= known < end]:
                 del self.history[sequence]
-        if self.groups:
-            self.groups.take(first, end)
+        if self.groups.known:
+            self.groups.known.take(first, end)
         left, by = end - first, self.hint
         if by is not None and by.inflight:
             left -= by.drop(first, end)
@@ -175,8 +172,8 @@ class Subscription:
             for gap_first, gap_end in self.confirmed.gaps(first, end):
                 self.reserved.put(gap_first, gap_end)
                 self._send_away(gap_first, gap_end, RESERVED)
-        if self.bound:
-            self._let_go()
+        if self.groups.left:
+            self.groups.let_go()
 
     def unreserve(self, ranges: Sequence[Range]) -> None:
         """The transaction was rolled back: they are ready again."""
@@ -209,8 +206,8 @@ class Subscription:
         self.consumers.append(consumer)
         for first, end, _ in claimed:
             consumer.hold(first, end, now_ms)
-        if self.groups:
-            self._take_over(consumer, view, claimed)
+        if self.groups.known:
+            self.groups.take_over(consumer, view, claimed)
         return [(first, end) for first, end, _ in claimed]
 
     def _claim(self, claimed: Spans) -> None:
@@ -241,11 +238,9 @@ class Subscription:
                     heapq.heappush(self._later, (due_ms, piece_first, piece_end))
                 else:
                     self._put_back(piece_first, piece_end)
-        if self.bound:
-            self._let_go()
+        if self.groups.left:
+            self.groups.let_go()
         return back
-
-    # --- groups ---------------------------------------------------------------------------------------
 
     def assign(self, consumer: Consumer, first: int, end: int) -> None:
         """Ready for the owner of their group, and for nobody else."""
@@ -255,69 +250,21 @@ class Subscription:
             if view is not consumer.view:
                 view.remove(first, end)
 
-    def _groups_of(self, spans: Spans) -> list[int]:
-        return sorted({group for first, end, _ in spans for _, _, group in self.groups.overlap(first, end)})
-
-    def holder(self, group: int, view: View) -> Consumer | None:
-        """Who must have the next message of a group that nobody owns, because it holds earlier ones.
-
-        It may have left: then the message is assigned to it all the same, and waits until it holds them no more.
-        """
-        if group not in self.bound:
-            return None
-        holding = [consumer for consumer in self.bound[group] if group in self._groups_of(consumer.inflight)]
-        if holding:
-            self.bound[group] = holding
-        else:
-            del self.bound[group]
-        return next((consumer for consumer in holding if consumer.view in (None, view)), None)
-
-    def _take_over(self, consumer: Consumer, view: View, claimed: Spans) -> None:
-        """Whoever claims messages of a group is its owner, as soon as nobody else holds some."""
-        for group in self._groups_of(claimed):
-            owner = view.owners.get(group)
-            if self.holder(group, view) is not None or (owner and group in self._groups_of(owner.inflight)):
-                self.bound.setdefault(group, []).append(consumer)
-                continue
-            view.owners[group] = consumer
-            if owner is not None:
-                self._unassign(owner, group)
-        self._let_go()
-
-    def _unassign(self, consumer: Consumer, group: int = 0) -> None:
-        """What waits for a consumer (of one group, or all) is ready for others."""
-        for first, end, _ in list(consumer.assigned):
-            for piece_first, piece_end, of in list(self.groups.pieces(first, end)):
-                if of == group or not group:
-                    consumer.assigned.take(piece_first, piece_end)
-                    self._put_back(piece_first, piece_end)
-
-    def _let_go(self) -> None:
-        """Consumers that have left hold less than they did: what waits for them is looked at again."""
-        for consumer in self.consumers:
-            if consumer.view is None and consumer.assigned:
-                self._unassign(consumer)
-
-    # --- consumers that go ----------------------------------------------------------------------------
-
     def leave(self, consumer: Consumer) -> None:
         """A consumer takes no more; what it has in flight stays with it. Its other groups go to others."""
-        for group in self._groups_of(consumer.inflight) if self.groups else ():
-            self.bound.setdefault(group, []).append(consumer)
+        self.groups.leave(consumer)
         view, consumer.view = consumer.view, None
         if view is not None:
             view.forsake(consumer)
             if not view.consumers:
                 del self.views["" if view.selector is None else view.selector.canonical]
-        self._unassign(consumer)
+        self.groups.unassign(consumer)
 
     def detach(self, consumer: Consumer, due_ms: int = 0) -> list[Range]:
         """A consumer is gone; what it had in flight is returned. These ranges."""
         back = self.take_back(consumer, [(first, end) for first, end, _ in consumer.inflight], due_ms)
         self.leave(consumer)
-        if self.bound:
-            others = {group: [one for one in known if one is not consumer] for group, known in self.bound.items()}
-            self.bound = {group: known for group, known in others.items() if known}
+        self.groups.gone(consumer)
         if consumer in self.consumers:
             self.consumers.remove(consumer)
         if self.hint is consumer:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clarion.core.destination import EXPIRY_STEP_MS, TOPIC, Destination
 from clarion.core.entries import Change, Due, Kind, runs_of
 from clarion.core.sift import expired_runs, expiry_ms
-from clarion.core.subscription import Range, Subscription
+from clarion.core.subscription import DYING, RESERVED, Range, Subscription
 from clarion.errors import JournalFull
 
 if TYPE_CHECKING:
@@ -100,12 +100,11 @@ class Clockwork:
         """Messages that a consumer has had for too long go to others."""
         for subscription in destination.subscriptions.values():
             for consumer in list(subscription.consumers):
-                deadlines = consumer.deadlines
-                while deadlines and deadlines[0][0] <= now_ms:
-                    _, first, end = deadlines.popleft()
-                    if consumer.inflight.overlap(first, end):
-                        self._host.consuming.give_back(destination, consumer, [(first, end)], "not confirmed in time")
-                        self._host.delivery.wake(destination)
+                overdue = consumer.overdue(now_ms)
+                if overdue:
+                    self._host.consuming.give_back(destination, consumer, overdue, "not confirmed in time")
+                    self._host.consuming.leave_if_done(consumer.session, destination, consumer)
+                    self._host.delivery.wake(destination)
 
     # --- time to live ---------------------------------------------------------------------------------
 
@@ -156,8 +155,10 @@ class Clockwork:
             for run in gone:
                 for gap in subscription.confirmed.gaps(*run):
                     free = list(_not_in_flight(subscription, gap))
-                    idle += free
                     busy |= sum(e - f for f, e in free) != gap[1] - gap[0]
+                    # What dies already, or belongs to a prepared transaction, is decided elsewhere.
+                    pieces = [piece for part in free for piece in subscription.away.pieces(*part)]
+                    idle += [(first, end) for first, end, why in pieces if why not in (DYING, RESERVED)]
             if idle:
                 self._host.dead.expire(destination, subscription, idle)
         return busy

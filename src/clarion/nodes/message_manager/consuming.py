@@ -97,7 +97,7 @@ class Consuming:
             ignores=self._ignores(session) if wanted.get("no_local") else None,
         )
         credit.paused = session.paused
-        claimed = subscription.attach(consumer, held, selector)
+        claimed = subscription.attach(consumer, held, selector, self._host.now_ms())
         session.consumers[number] = (destination, consumer)
         self._host.delivery.wake(destination)
         return claimed
@@ -159,6 +159,8 @@ class Consuming:
             self._wake_starved(credit)
 
     def _wake_starved(self, credit: Credit) -> None:
+        if not credit.starved:
+            return
         starved, credit.starved = credit.starved, set()
         for identity in sorted(starved):
             destination = self._host.state.destinations.get(identity)
@@ -199,6 +201,7 @@ class Consuming:
                 self._host.reply(session, request, None)
 
         self._host.log.after(durable) if subscription.durable else durable()
+        self._wake_starved(consumer.credit)  # others of a pattern may have waited for its bound on the unconfirmed
         self.leave_if_done(session, destination, consumer)
         self._host.delivery.wake(destination)
 

@@ -131,14 +131,27 @@ class Dead:
         try:
             host.transfer(entry, encoded)
         except JournalFull:
-            again = lambda: self._bury_run(destination, subscription, batch_first, batch, run, reason)  # noqa: E731
-            host.later(_AGAIN_MS, again)
+            host.later(_AGAIN_MS, lambda: self._bury_later(destination, subscription, batch_first, batch, run, reason))
             return
         self._buried.add(end - first)
         event(
             _log, WARNING, "messages_dead", destination=str(destination), first=first, count=end - first, reason=reason
         )
         host.log.after(lambda: self._gone(destination, [run], how))
+
+    def _bury_later(
+        self,
+        destination: Destination,
+        subscription: Subscription,
+        batch_first: int,
+        batch: Batch,
+        run: Range,
+        reason: str,
+    ) -> None:
+        """Another try, for what nobody has confirmed meanwhile."""
+        if destination.subscriptions.get(subscription.identity) is subscription:
+            for left in subscription.confirmed.gaps(*run):
+                self._bury_run(destination, subscription, batch_first, batch, left, reason)
 
     def _gone(self, destination: Destination, ranges: list[Range], how: int) -> None:
         self._host.watching.confirmed(destination, ranges, how)

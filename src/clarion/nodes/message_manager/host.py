@@ -24,6 +24,7 @@ from clarion.core.entries import (
     Kind,
     Transfer,
 )
+from clarion.core.pages import Page
 from clarion.core.policies import Effective, PolicyTable
 from clarion.core.state import State
 from clarion.core.subscription import Range
@@ -401,8 +402,8 @@ class MessageManager:
         self.watching.stored(destination, first, tail, self.now_ms())
         self.watching.shown(destination, first)
         self.delivery.wake(destination)
-        if not destination.subscriptions:
-            self.release(destination)
+        if not destination.subscriptions or destination.floor() > first:
+            self.release(destination, [(first, tail)])
         if destination.expiry_next_ms:
             self.clockwork.look(destination)
 
@@ -420,12 +421,25 @@ class MessageManager:
         return said or destination.bytes_quota or self.upkeep.capacity_bytes // 2
 
     def release(self, destination: Destination, ranges: Sequence[Range] = ()) -> None:
-        """Free what nobody needs."""
-        for page in destination.release(ranges):
-            self.journal.release(page.position, page.live)
+        """Free what nobody needs.
+
+        What it is judged by may hold entries that are not durable yet, and a crash would undo those: so the space
+        is given up when everything written so far is durable.
+        """
+        freed = destination.release(ranges)
+        for page in freed:
             self.cache.drop(destination.identity, page.first)
-        if destination.large:
-            self.streaming.let_go(destination, destination.release_large(ranges))
+        large = destination.release_large(ranges) if destination.large else []
+        if freed or large:
+            self.log.after(lambda: self._give_up(destination, freed, large))
+        else:
+            self.room_came()
+
+    def _give_up(self, destination: Destination, freed: list[Page], large: list[int]) -> None:
+        for page in freed:
+            self.journal.release(page.position, page.live)
+        if large:
+            self.streaming.let_go(destination, large)
         self.room_came()
 
     def room_came(self) -> None:

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 Arguments = dict[str, Any]
 _FULL = "persistent memory is full"
+_FRAGMENT_EXTRA_BYTES = 256
+"""What a fragment takes of the journal besides its bytes, and a little more."""
 _log = logging.getLogger("clarion.mm")
 
 
@@ -69,6 +71,8 @@ class Streaming:
         """(session, stream) → destination and size of what was told to wait, in the order of telling."""
         self._announced: dict[bytes, tuple[int, int, str]] = {}
         """Bodies that are being sent: session, size (0: not known), destination."""
+        self._tied: dict[int, int] = {}
+        """Destinations in which bodies wait for nothing but each other: since when."""
         self.pending_bytes = 0
         registry = host.registry
         self._bytes = registry.counter(
@@ -135,20 +139,22 @@ class Streaming:
         elif len(stream) >= limits.FRAGMENTS_PER_STREAM_MAX:
             self.drop([stream], "it has too many fragments")
             raise LimitReached(what="fragments of one body", limit=limits.FRAGMENTS_PER_STREAM_MAX)
+        taken = 0 if stream is None else stream.bytes_live
         try:
-            self._check_size(destination, fragment.offset + len(fragment.data))
+            self._check_size(destination, fragment.offset + len(fragment.data), taken + _space(len(fragment.data)))
         except MessageTooLarge:
             if stream is not None:
                 self.drop([stream], "it is too large")
             raise
 
-    def _check_size(self, destination: Destination, size: int) -> None:
-        """Could a body of so many bytes ever be here? Raises `MessageTooLarge`."""
-        possible = [self._host.quota_bytes(destination), self._host.upkeep.large_bytes_max]
-        if said := self._host.policy(destination).message_bytes_max:
-            possible.append(said)
-        if size > min(possible):
-            raise MessageTooLarge(size=size, limit=min(possible))
+    def _check_size(self, destination: Destination, size: int, space: int) -> None:
+        """Could a body of so many bytes, which takes so many of the journal, ever be here? Raises `MessageTooLarge`."""
+        possible = min(self._host.quota_bytes(destination), self._host.upkeep.large_bytes_max)
+        if space > possible:
+            raise MessageTooLarge(size=size, limit=possible)
+        said = self._host.policy(destination).message_bytes_max
+        if said and size > said:
+            raise MessageTooLarge(size=size, limit=said)
 
     def _no_room(self, destination: Destination, stream: Stream | None, identity: bytes, size: int) -> str | None:
         """Why a fragment cannot be stored now."""
@@ -156,7 +162,7 @@ class Streaming:
             return "too much is waiting for the disk"
         if stream is None:
             _, announced, _ = self._announced.get(identity, (0, 0, ""))
-            whole = max(size, announced)
+            whole = _space(max(size, announced))
             quota = self._host.quota_bytes(destination)
             if destination.bytes_live + self._owed_bytes(destination.identity) + whole > quota:
                 self._host.retention.make_room(destination)
@@ -173,7 +179,7 @@ class Streaming:
         """What bodies that have begun, and are being sent, will still need."""
         found = self._host.state.streams.incomplete(destination)
         sizes = [(self._announced.get(stream.identity, (0, 0, ""))[1], stream.size) for stream in found]
-        return sum(max(0, announced - size) for announced, size in sizes)
+        return sum(_space(announced - size) for announced, size in sizes if announced > size)
 
     def _store(
         self, session: Session, destination: Destination, stream: Stream | None, fragment: frames.Fragment
@@ -259,7 +265,10 @@ class Streaming:
             return {"offset": 0, "checksum": 0, "id": ids.format_id(finished[1])}
         stream = streams.find(identity)
         if stream is None or not stream.complete:
-            self._check_size(destination, size)
+            self._check_size(destination, size, _space(size))
+            of_session = sum(known == session.identity for known, _, _ in self._announced.values())
+            if of_session >= limits.STREAMS_PER_DESTINATION_MAX:
+                raise LimitReached(what="large bodies of one session", limit=limits.STREAMS_PER_DESTINATION_MAX)
             self._announced[identity] = (session.identity, size, str(destination))
         if stream is None:
             return {"offset": 0, "checksum": 0, "id": None}
@@ -350,8 +359,11 @@ class Streaming:
 
     def step(self) -> None:
         """Give up what nobody sends any more: called every second or so."""
+        self._untie()
         idle_ms = self._host.settings.message_manager.stream_idle_ms
         oldest_ms = self._host.now_ms() - idle_ms
+        if self._host.started_ms > oldest_ms:
+            return  # who was sending may not be back yet
         waiting = {identity for _, identity in self._waiting}
         idle = [
             stream
@@ -363,6 +375,39 @@ class Streaming:
                 self.drop(idle, f"nothing of it came for {idle_ms} ms")
             except JournalFull:
                 pass  # another time
+
+    def _untie(self) -> None:
+        """Bodies that hold all the room there is, and wait for each other's, wait for ever: one of them must go.
+
+        Those come first that nobody sends at present, then the smallest.
+        """
+        state, now_ms = self._host.state, self._host.now_ms()
+        waiting = {identity for _, identity in self._waiting}
+        tied: dict[int, int] = {}
+        for identity in {stream.destination for one in waiting if (stream := state.streams.find(one)) is not None}:
+            destination = state.destinations.get(identity)
+            found = state.streams.incomplete(identity)
+            moving = any(one.identity in self._announced and one.identity not in waiting for one in found)
+            held = 0 if destination is None else destination.bytes_live - sum(one.bytes_live for one in found)
+            if destination is None or held or moving:
+                continue  # what others hold they will give back
+            tied[identity] = self._tied.get(identity, now_ms)
+            if now_ms - tied[identity] >= limits.STREAMS_TIED_MS:
+                del tied[identity]
+                victim = min(found, key=lambda one: (one.identity in self._announced, one.size))
+                self._sacrifice(destination, victim)
+        self._tied = tied
+
+    def _sacrifice(self, destination: Destination, stream: Stream) -> None:
+        reason = "large bodies on their way hold all the room, so none of them could be finished"
+        try:
+            self.drop([stream], reason)
+        except JournalFull:
+            return  # another time
+        error = frames.error_facts(Blocked(destination=str(destination), detail=reason))
+        for session, identity in [key for key in self._waiting if key[1] == stream.identity]:
+            del self._waiting[session, identity]
+            self._say(session, identity, 0, 0, frames.STORED_FAILED, error)
 
     def ended(self, session: Session, producer: int, clean: bool) -> None:
         """A session is over; what it was sending has a key, or it comes back unless it said goodbye."""
@@ -418,6 +463,11 @@ class Streaming:
             if destination is not None:
                 destination.bytes_streamed += times * (location.span - piece.span)
         await host.upkeep.moved_away(piece.position, piece.span, location)
+
+
+def _space(size: int) -> int:
+    """What a body of so many bytes takes of the journal, in fragments of the usual size."""
+    return size + _FRAGMENT_EXTRA_BYTES * (size // limits.FRAGMENT_BYTES_MAX + 1)
 
 
 def _identity(session: Session, arguments: Arguments) -> bytes:

@@ -192,6 +192,9 @@ class Transacting:
         ]
         self._before_prepared()
         self._host.log.write(Kind.PREPARED, Prepared(transaction, now_ms, now_ms + expires_ms, kept).encode())
+        for destination, consumer, _ in consumed:
+            self._host.consuming.leave_if_done(consumer.session, destination, consumer)
+            self._host.delivery.wake(destination)
         session.transactions.discard(transaction)
         self._expire_later(transaction, expires_ms)
         self._host.log.after(self._is_prepared)

@@ -13,9 +13,10 @@ import asyncio
 import logging
 import os
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
-from clarion import ids
+from clarion import ids, limits
 from clarion.core.destination import Destination
 from clarion.core.entries import STAGED_PAGE, encode_moved
 from clarion.core.pages import Page
@@ -95,18 +96,26 @@ class Upkeep:
             free = os.statvfs(settings.node.data_path)
             possible = journal.bytes_total + free.f_bavail * free.f_frsize
             self.capacity_bytes = max(journal.bytes_total, min(settings.journal.bytes_max, possible))
-        self.large_bytes_max = self.capacity_bytes - journal.bytes_reserve
+        # A fragment does not go over the end of a segment.
+        fragments = (journal.segment_bytes - 8 * limits.KIB) // (limits.FRAGMENT_BYTES_MAX + limits.KIB)
+        usable_bytes = max(fragments * limits.FRAGMENT_BYTES_MAX, journal.segment_bytes // 2)
+        self.large_bytes_max = (self.capacity_bytes - journal.bytes_reserve) // journal.segment_bytes * usable_bytes
         destinations = host.state.destinations.values()
         if host.publishing.waiting or journal.room < 2 * journal.segment_bytes:
             for destination in destinations:
-                for position, size in destination.refine():
-                    host.journal.release(position, size)
+                gone = destination.refine()
+                if gone:
+                    host.log.after(partial(self._let_go, gone))
         rows = sum(len(destination.pages) for destination in destinations)
         rows += sum(2 * len(destination.stages) for destination in destinations)
         producers = sum(len(destination.producers) for destination in destinations)
         streams = 20 * host.state.streams.fragments + 128 * len(host.state.streams)
         fixed = 1024 * len(destinations) + 4096
         host.journal.checkpoint_estimate_bytes = 64 * rows + 64 * producers + streams + fixed
+
+    def _let_go(self, gone: list[tuple[int, int]]) -> None:
+        for position, size in gone:
+            self._host.journal.release(position, size)
 
     def committed(self) -> None:
         """After a commit: look after things whenever a part of a segment was written, not every time."""
