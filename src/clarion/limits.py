@@ -55,6 +55,8 @@ STREAMS_PER_DESTINATION_MAX = 1_024
 """Large bodies on their way to one destination, those that nobody sends any more included."""
 STREAM_IDLE_MS_DEFAULT = 24 * 3_600_000
 """A large body that is not complete is given up when nothing of it came for so long."""
+STREAMS_TIED_MS = 30_000
+"""Large bodies that hold all the room of a destination and wait for more: after so long one of them is given up."""
 STREAM_KEYS_MAX = 4_096
 """Keys of large bodies whose messages were stored that a message manager remembers; the oldest is forgotten first."""
 STREAM_KEY_BYTES_MAX = 1 * KIB

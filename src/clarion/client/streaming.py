@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -72,6 +73,7 @@ class Upload:
         self._rewinding = False
         self._waiting = False
         self._changed = asyncio.Event()
+        self._failed = asyncio.Event()
 
     # --- the sender's side ------------------------------------------------------------------------------
 
@@ -91,6 +93,18 @@ class Upload:
             await self._changed.wait()
         self._check()
 
+    async def during(self, work: Coroutine[Any, Any, Block]) -> Block:
+        """The result of `work`, which is given up when sending fails meanwhile."""
+        task = asyncio.ensure_future(work)
+        failed = asyncio.ensure_future(self._failed.wait())
+        try:
+            await asyncio.wait((task, failed), return_when=asyncio.FIRST_COMPLETED)
+            self._check()
+            return await task
+        finally:
+            failed.cancel()
+            task.cancel()
+
     def _check(self) -> None:
         if self.error is not None:
             raise again(self.error)
@@ -99,6 +113,7 @@ class Upload:
         """It cannot go on."""
         self.error = self.error or error
         self._changed.set()
+        self._failed.set()
 
     # --- the connection's side --------------------------------------------------------------------------
 
@@ -113,7 +128,7 @@ class Upload:
         elif error is not None:
             self.fail(error)
         elif result["offset"] < self.stored:
-            self.fail(NoSuchStream(stream=self.identity.hex(), destination=self.destination))
+            self._lost()
         else:
             self.message_id, self.checksum = result["id"], result["checksum"]
             self._advance(result["offset"])
@@ -121,6 +136,10 @@ class Upload:
             self.located = True
             self._changed.set()
             self._uploads.wake()
+
+    def _lost(self) -> None:
+        """The broker has given up what it had stored: nothing came for too long, or it had no room to finish it."""
+        self.fail(NoSuchStream(stream=self.identity.hex(), destination=self.destination))
 
     def next(self) -> _Chunk | None:
         """What may be sent now."""
@@ -145,6 +164,8 @@ class Upload:
         match how:
             case frames.STORED_ALL:
                 self._advance(stored)
+            case frames.STORED_ELSE if stored < self.stored:
+                self._lost()
             case frames.STORED_ELSE:
                 self._advance(stored)
                 self._rewinding = True
@@ -302,7 +323,7 @@ class Uploads:
         """Read what is stored already, and compare; the checksum of it. A body that is different begins anew."""
         checksum, left = 0, upload.stored
         while left:
-            block = memoryview(await source.read())
+            block = memoryview(await upload.during(source.read()))
             if not block:
                 break
             checksum = crc32c(block[:left], checksum)
@@ -326,7 +347,7 @@ class Uploads:
         offset, rest = upload.stored, b""
         while True:
             await upload.until(kept_max)
-            block = await source.read()
+            block = await upload.during(source.read())
             if not block:
                 break
             checksum = crc32c(block, checksum)
@@ -392,5 +413,5 @@ def _checked_key(key: object) -> str:
 
 def _check_size(said: int | None, found: int, *, at_most: bool = False) -> None:
     if said is not None and (found > said or (found < said and not at_most)):
-        more = "more than " if at_most else ""
+        more = "at least " if at_most else ""
         raise BadArgument(argument="size", detail=f"it is said to be {said} bytes, and is {more}{found}")

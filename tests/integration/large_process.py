@@ -1,0 +1,163 @@
+"""A sender and a receiver of large bodies in processes of their own, so that their memory can be measured.
+
+    python -m tests.integration.large_process send URL DESTINATION BYTES [KEY]
+    python -m tests.integration.large_process receive URL DESTINATION
+
+While the body is under way, small messages go to and fro on the same connection. Each prints one line of JSON: how much
+the process grew, the digest of the body, how many bytes went over the wire, and how long small messages took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import clarion
+from clarion.wire import frames
+from clarion.wire.frames import Type
+
+MIB = 1 << 20
+_BLOCK = Random(12).randbytes(MIB)
+
+
+def blocks(size: int) -> Iterator[bytes]:
+    """The body of so many bytes: no two blocks of it are equal."""
+    for at in range(0, size, MIB):
+        yield (at.to_bytes(8, "big") + _BLOCK[8:])[: size - at]
+
+
+def status_mib(pid: int | str, field: str) -> float:
+    """VmRSS or VmHWM of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"there is no {field} of {pid}")
+
+
+class Growth:
+    """How much a process grows from now on, at its peak."""
+
+    def __init__(self, pid: int | str = "self") -> None:
+        self._pid = pid
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak counts from here
+        self._before = status_mib(pid, "VmRSS")
+
+    @property
+    def mib(self) -> float:
+        return round(status_mib(self._pid, "VmHWM") - self._before, 1)
+
+
+class Counted:
+    """Counts what a connection sends of large bodies, and asks for."""
+
+    def __init__(self, connection: clarion.Connection) -> None:
+        self.sent_bytes = 0
+        self.asked_bytes = 0
+        self._send = connection.send
+        connection.send = self._counting  # type: ignore[method-assign]
+
+    def _counting(self, kind: int, channel: int, parts: Any = (), flags: int = 0) -> None:
+        parts = list(parts)
+        if kind == Type.FRAGMENT:
+            self.sent_bytes += len(parts[1])
+        elif kind == Type.REQUEST:
+            asked = frames.unpack(parts[0])
+            if asked["verb"] == "fragment":
+                self.asked_bytes += asked["arguments"]["bytes"]
+        self._send(kind, channel, parts, flags)
+
+
+async def chatter(connection: clarion.Connection, name: str, took_ms: list[float]) -> None:
+    """Small messages to and fro, one after the other, until cancelled."""
+    async with connection.session() as session, session.receive(name) as consumer:
+        while True:
+            began = time.perf_counter()
+            await session.send(name, b"small")
+            message = await consumer.receive()
+            assert message is not None
+            took_ms.append((time.perf_counter() - began) * 1000)
+            await message.confirm()
+
+
+async def while_chatting(connection: clarion.Connection, work: Any, name: str) -> tuple[Any, list[float]]:
+    """The result of `work`, and how long small messages took meanwhile."""
+    took_ms: list[float] = []
+    talking = asyncio.create_task(chatter(connection, name, took_ms))
+    try:
+        result = await work
+    finally:
+        talking.cancel()
+        with suppress(asyncio.CancelledError):
+            await talking
+    return result, sorted(took_ms)
+
+
+async def send(url: str, destination: str, size: int, key: str | None) -> dict[str, Any]:
+    digest = hashlib.blake2b()
+
+    def body() -> Iterator[bytes]:
+        for block in blocks(size):
+            digest.update(block)
+            yield block
+
+    async with clarion.connect(url) as connection, connection.session() as session:
+        counted = Counted(connection)
+        growth, began = Growth(), time.perf_counter()
+        sending = session.send_stream(destination, body(), key=key, size=size)
+        _, took_ms = await while_chatting(connection, sending, "queue:chatter-send")
+        return report(growth, began, size, digest.hexdigest(), counted.sent_bytes, took_ms)
+
+
+async def receive(url: str, destination: str) -> dict[str, Any]:
+    digest = hashlib.blake2b()
+    async with clarion.connect(url) as connection, connection.session() as session:
+        counted = Counted(connection)
+        async with session.receive(destination) as consumer:
+            message = await consumer.receive(timeout=60)
+            assert message is not None
+            growth, began = Growth(), time.perf_counter()
+
+            async def read() -> int:
+                size = 0
+                async for chunk in message.stream():
+                    digest.update(chunk)
+                    size += len(chunk)
+                return size
+
+            size, took_ms = await while_chatting(connection, read(), "queue:chatter-receive")
+            await message.confirm()
+        return report(growth, began, size, digest.hexdigest(), counted.asked_bytes, took_ms)
+
+
+def report(
+    growth: Growth, began: float, size: int, digest: str, wire_bytes: int, took_ms: list[float]
+) -> dict[str, Any]:
+    return {
+        "grown_mib": growth.mib,
+        "seconds": round(time.perf_counter() - began, 2),
+        "bytes": size,
+        "digest": digest,
+        "wire_bytes": wire_bytes,
+        "small_messages": len(took_ms),
+        "small_p99_ms": round(took_ms[len(took_ms) * 99 // 100], 1) if took_ms else None,
+    }
+
+
+async def main(verb: str, url: str, destination: str, *rest: str) -> None:
+    if verb == "send":
+        result = await send(url, destination, int(rest[0]), rest[1] if len(rest) > 1 else None)
+    else:
+        result = await receive(url, destination)
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
