@@ -18,7 +18,10 @@ import pytest
 from crc32c import crc32c
 
 from clarion import ids, limits
+from clarion.core.entries import encode_moved
 from clarion.core.streams import Stream, keyed_id
+from clarion.errors import JournalFull
+from clarion.journal import Kind as JournalKind
 from clarion.message import Headers, encode_headers
 from clarion.settings import Settings
 from clarion.testing.faulty_disk import FaultyDisk
@@ -325,6 +328,14 @@ async def _lose_power(tmp_path: Path, part: int, step: int) -> None:
         await fail_at(tmp_path, number, lambda disk, n=number: disk.fail_sync(n, "crash"))  # type: ignore[misc]
 
 
+def use_all_space(broker: Broker) -> None:
+    """Everything that is free is written to, as it would be sooner or later: nothing is found where it was before."""
+    head, body = encode_moved(1 << 30, 1, [(1, Batch(wire.encode(b"nowhere", 1, [bytes(50_000)])))])
+    with pytest.raises(JournalFull):
+        while True:
+            broker.manager.journal.append(JournalKind.MOVED, head, body, reserve=True)
+
+
 def test_b12_compaction_moves_fragments_and_a_crash_after_it_finds_them(tmp_path: Path) -> None:
     """A body lies thin between messages that go: complete, and on its way."""
 
@@ -362,6 +373,8 @@ def test_b12_compaction_moves_fragments_and_a_crash_after_it_finds_them(tmp_path
         described = {found["name"]: found for found in await courier.request("destinations")}
         live = sum(stream.bytes_live for stream in state.streams)
         assert described["large"]["bytes"] >= live >= 60_000 + half
+        use_all_space(broker)
+        await courier.request("destinations")
         await broker.end()
         assert broker.failure is None
         disk.crash(Random(3), kept=0.0)
@@ -374,6 +387,8 @@ def test_b12_compaction_moves_fragments_and_a_crash_after_it_finds_them(tmp_path
         await broker.start()
         courier = Courier(broker, story)
         await courier.subscribe(2, BUSY)
+        for _ in range(2):
+            await courier.checkpoint()  # what was used up above is free after two of them
         await courier.send(story.parcels[1])
         await courier.subscribe(1, LARGE)
         await courier.take(2)
