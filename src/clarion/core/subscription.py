@@ -328,9 +328,15 @@ class Subscription:
                 busy.put(first, end)
         for first, end, _ in self.away.overlap(*run):
             busy.put(first, end)
-        for first, end, is_busy in busy_pieces(busy, run):
-            if not is_busy:
-                yield first, end
+        yield from _gaps(busy, run)
+
+    def not_in_flight(self, run: Range) -> list[Range]:
+        """The parts of a run that no consumer holds."""
+        held = Spans()
+        for consumer in self.consumers:
+            for first, end, _ in consumer.inflight.overlap(*run):
+                held.put(first, end)
+        return _gaps(held, run)
 
     def is_idle(self, first: int, end: int) -> bool:
         """Is nothing of [first, end) in flight or away?"""
@@ -414,13 +420,6 @@ class Subscription:
         return subscription
 
 
-def busy_pieces(busy: Spans, run: Range) -> Iterator[tuple[int, int, bool]]:
-    """A run cut into what is busy and what is not."""
-    at, end = run
-    for first, stop, _ in busy.overlap(*run):
-        if at < first:
-            yield at, first, False
-        yield first, stop, True
-        at = stop
-    if at < end:
-        yield at, end, False
+def _gaps(busy: Spans, run: Range) -> list[Range]:
+    """What of a run is not in `busy`, all of whose values are 0."""
+    return [(first, end) for first, end, is_free in busy.pieces(*run, 1) if is_free]

@@ -34,7 +34,11 @@ def text(arguments: Arguments, name: str) -> str:
 
 def number(arguments: Arguments, name: str, default: int) -> int:
     """A count or a sequence; absent, nil and 0 are the default."""
-    value = arguments.get(name) or default
+    return counted(name, arguments.get(name) or default)
+
+
+def counted(name: str, value: object) -> int:
+    """A count or a sequence as it is."""
     if not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise BadArgument(argument=name, detail="it is not a number from 0 to 2 to the power of 63")
     return value

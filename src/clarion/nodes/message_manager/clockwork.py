@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clarion.core.destination import EXPIRY_STEP_MS, TOPIC, Destination
 from clarion.core.entries import Change, Due, Kind, runs_of
 from clarion.core.sift import expired_runs, expiry_ms
-from clarion.core.subscription import DYING, RESERVED, Range, Subscription
+from clarion.core.subscription import DYING, RESERVED, Range
 from clarion.errors import JournalFull
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ class Clockwork:
         """Something of a destination changed that may have a time: see to it that the timer is early enough."""
         due_ms = _next_ms(destination)
         if due_ms:
-            self._set(destination, due_ms)
+            self.at(destination, due_ms)
 
-    def _set(self, destination: Destination, due_ms: int) -> None:
+    def at(self, destination: Destination, due_ms: int) -> None:
+        """`look` for a time that is known: it costs the same however many subscriptions there are."""
         known = self._timers.get(destination.identity)
         if known is not None:
             if known[0] <= due_ms:
@@ -58,7 +59,7 @@ class Clockwork:
             self._show_due(destination, now_ms)
             self._take_back_overdue(destination, now_ms)
         except JournalFull:
-            self._set(destination, now_ms + _AGAIN_MS)
+            self.at(destination, now_ms + _AGAIN_MS)
             return
         found = [subscription.come_due(now_ms) for subscription in destination.subscriptions.values()]
         if any(found):
@@ -77,7 +78,7 @@ class Clockwork:
             return
         change = Change(
             destination.identity,
-            visible=[run for staged in due for run in runs_of([staged.number])],
+            visible=runs_of([staged.number for staged in due]),
             first=destination.tail,
         )
         try:
@@ -123,16 +124,14 @@ class Clockwork:
     async def _expire_run(self, destination: Destination, first: int, end: int, now_ms: int) -> None:
         at = first
         while at < end:
-            found = await self._host.reader.fetch(destination, at)
-            page = None if found is None else found[0]
-            batch_at = None if found is None else found[1].find(at)
-            if batch_at is None or page is None:
+            found = await self._host.reader.batch(destination, at)
+            if found is None:
                 following = destination.pages.following(at, 1)
                 stop = following[0].first if following else end
                 destination.expiring.take(at, stop)
                 at = stop
                 continue
-            batch_first, batch = batch_at
+            batch_first, batch = found
             low, high = at - batch_first, min(end - batch_first, batch.count)
             ttl_ms = self._host.policy(destination).ttl_ms_max
             gone = [(batch_first + f, batch_first + e) for f, e in expired_runs(batch, low, high, now_ms, ttl_ms)]
@@ -154,7 +153,7 @@ class Clockwork:
             idle: list[Range] = []
             for run in gone:
                 for gap in subscription.confirmed.gaps(*run):
-                    free = list(_not_in_flight(subscription, gap))
+                    free = subscription.not_in_flight(gap)
                     busy |= sum(e - f for f, e in free) != gap[1] - gap[0]
                     # What dies already, or belongs to a prepared transaction, is decided elsewhere.
                     pieces = [piece for part in free for piece in subscription.away.pieces(*part)]
@@ -162,20 +161,6 @@ class Clockwork:
             if idle:
                 self._host.dead.expire(destination, subscription, idle)
         return busy
-
-
-def _not_in_flight(subscription: Subscription, run: Range) -> list[Range]:
-    """The parts of a run that no consumer holds."""
-    parts = [run]
-    for consumer in subscription.consumers:
-        for first, end, _ in consumer.inflight.overlap(*run):
-            parts = [
-                piece
-                for part_first, part_end in parts
-                for piece in ((part_first, min(part_end, first)), (max(part_first, end), part_end))
-                if piece[0] < piece[1]
-            ]
-    return parts
 
 
 def _next_ms(destination: Destination) -> int:

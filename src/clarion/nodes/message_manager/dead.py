@@ -76,17 +76,15 @@ class Dead:
         for first, end in ranges:
             at = first
             while at < end and destination.subscriptions.get(subscription.identity) is subscription:
-                found = await self._host.reader.fetch(destination, at)
-                batch_at = None if found is None else found[1].find(at)
-                if batch_at is None:
+                found = await self._host.reader.batch(destination, at)
+                if found is None:
                     subscription.come_back(at, end)  # dispatch finds out that it is lost
                     self._host.delivery.wake(destination)
                     break
-                batch_first, batch = batch_at
+                batch_first, batch = found
                 stop = min(end, batch_first + batch.count, at + _MESSAGES_MAX)
                 stop = batch_first + batch.fit(at - batch_first, stop - batch_first, limits.BATCH_BYTES_TARGET)
-                for run_first, run_end in subscription.confirmed.gaps(at, stop):
-                    self._bury_run(destination, subscription, batch_first, batch, (run_first, run_end), reason)
+                self._bury_part(destination, subscription, batch_first, batch, (at, stop), reason)
                 at = stop
 
     def _bury_run(
@@ -131,7 +129,7 @@ class Dead:
         try:
             host.transfer(entry, encoded)
         except JournalFull:
-            host.later(_AGAIN_MS, lambda: self._bury_later(destination, subscription, batch_first, batch, run, reason))
+            host.later(_AGAIN_MS, lambda: self._bury_part(destination, subscription, batch_first, batch, run, reason))
             return
         self._buried.add(end - first)
         event(
@@ -139,7 +137,7 @@ class Dead:
         )
         host.log.after(lambda: self._gone(destination, [run], how))
 
-    def _bury_later(
+    def _bury_part(
         self,
         destination: Destination,
         subscription: Subscription,
@@ -148,7 +146,7 @@ class Dead:
         run: Range,
         reason: str,
     ) -> None:
-        """Another try, for what nobody has confirmed meanwhile."""
+        """Of messages of one batch, those that nobody has confirmed meanwhile."""
         if destination.subscriptions.get(subscription.identity) is subscription:
             for left in subscription.confirmed.gaps(*run):
                 self._bury_run(destination, subscription, batch_first, batch, left, reason)
@@ -171,11 +169,10 @@ class Dead:
         for first, end in subscription.confirmed.gaps(subscription.confirmed.floor, source.visible):
             at = first
             while at < end:
-                found = await host.reader.fetch(source, at)
-                batch_at = None if found is None else found[1].find(at)
-                if batch_at is None:
+                found = await host.reader.batch(source, at)
+                if found is None:
                     break
-                batch_first, batch = batch_at
+                batch_first, batch = found
                 stop = min(end, batch_first + batch.count)
                 for sequence in range(at, stop):
                     if wanted is not None and sequence not in wanted:

@@ -71,7 +71,7 @@ class Delivery:
             self._host.watching.delivered(destination, slices, now_ms)
             self._host.reader.ahead(destination, slices[-1][0])
             if consumer.visibility_ms:
-                self._host.clockwork.look(destination)
+                self._host.clockwork.at(destination, now_ms + consumer.visibility_ms)
         for page in turn.missing:
             if self._host.reader.is_durable(page):
                 self._host.reader.want(destination, page, lambda: self.wake(destination))

@@ -17,9 +17,9 @@ from clarion import limits
 from clarion.core.destination import Destination
 from clarion.core.entries import Fragment, Kind, decode_moved_fragment
 from clarion.core.streams import Piece, Stream
-from clarion.errors import BadArgument, ClarionError, NoSuchDestination, NoSuchStream, RecordDamaged
+from clarion.errors import BadArgument, ClarionError, NoSuchStream, RecordDamaged
 from clarion.journal import Kind as JournalKind
-from clarion.message import parse_destination
+from clarion.nodes.message_manager.arguments import counted, find, number
 from clarion.nodes.message_manager.sessions import Session
 
 if TYPE_CHECKING:
@@ -51,17 +51,9 @@ class FragmentReading:
 
     def ask(self, session: Session, request: int, arguments: dict[str, Any]) -> None:
         """The verb `fragment`: answered when it is its turn. Raises what is wrong with the arguments."""
-        name = arguments["destination"]
-        if not isinstance(name, str):
-            raise BadArgument(argument="destination", detail="it is not text")
-        destination = self._host.state.find(parse_destination(name, system=True).name)
-        if destination is None:
-            raise NoSuchDestination(destination=name)
-        numbers = [arguments["sequence"], arguments["offset"], arguments.get("bytes") or limits.FRAGMENT_BYTES_MAX]
-        for argument, value in zip(("sequence", "offset", "bytes"), numbers, strict=True):
-            if not isinstance(value, int) or not 0 <= value < 1 << 63:
-                raise BadArgument(argument=argument, detail="it is not a number from 0 to 2 to the power of 63")
-        sequence, offset, size = numbers
+        destination = find(self._host.state, arguments)
+        sequence, offset = (counted(name, arguments[name]) for name in ("sequence", "offset"))
+        size = number(arguments, "bytes", limits.FRAGMENT_BYTES_MAX)
         wanted = _Wanted(request, destination, sequence, offset, min(size, limits.FRAGMENT_BYTES_MAX))
         self._queues.setdefault(session.identity, deque()).append(wanted)
         self.pump()

@@ -17,7 +17,7 @@ from typing import Any
 from clarion import limits
 from clarion.bus.interface import Bus, Subscription
 from clarion.core.cache import PageCache
-from clarion.core.destination import QUEUE, Destination
+from clarion.core.destination import EXPIRY_STEP_MS, QUEUE, Destination
 from clarion.core.entries import (
     Create,
     Drop,
@@ -405,7 +405,7 @@ class MessageManager:
         if not destination.subscriptions or destination.floor() > first:
             self.release(destination, [(first, tail)])
         if destination.expiry_next_ms:
-            self.clockwork.look(destination)
+            self.clockwork.at(destination, destination.expiry_next_ms + EXPIRY_STEP_MS)
 
     def release_dropped(self, destination: Destination) -> None:
         """Batches of a transaction that was rolled back need their space no more."""

@@ -97,8 +97,7 @@ class Looking:
             return None
         destination = oldest[1]
         sequence = destination.floor()
-        found = await self._host.reader.fetch(destination, sequence)
-        batch = found[1].find(sequence) if found else None
+        batch = await self._host.reader.batch(destination, sequence)
         stored_ms = batch[1].time_ms(sequence - batch[0]) if batch else None
         return {
             "destination": str(destination),
@@ -175,8 +174,7 @@ class Looking:
                 sequence = destination.visible
                 break
             sequence, end = run
-            found = await self._host.reader.fetch(destination, sequence)
-            at = found[1].find(sequence) if found else None
+            at = await self._host.reader.batch(destination, sequence)
             if at is None:
                 following = destination.pages.following(sequence, 1)
                 sequence = following[0].first if following else destination.visible

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clarion import ids, limits
@@ -219,6 +220,15 @@ class Publishing:
             session.transactions.add(transaction)
         if entry.until:
             self._host.watching.expect(session.identity, entry.first_id)
+
+        def waits() -> None:
+            if not transaction:
+                self._host.clockwork.at(destination, batch.deliver_at_ms)
+
+        self._when_durable(session, batch, first, waits)
+
+    def _when_durable(self, session: Session, batch: Batch, first: int, then: Callable[[], None]) -> None:
+        """Count a batch that waits for the disk; when it is durable confirm it, and go on with `then`."""
         size, count = batch.size, batch.count
         self.pending_bytes += size
 
@@ -228,7 +238,7 @@ class Publishing:
             self._messages.add(count)
             self._bytes.add(size)
             self._settle(session.identity, first, count)
-            self._host.clockwork.look(destination)
+            then()
 
         self._host.log.after(durable)
 
@@ -274,20 +284,14 @@ class Publishing:
         host.journal.retain(position, span)
         page = destination.pages.last
         host.cache.published(destination.identity, page.first, page.first != entry.first, entry.first, batch)
-        size, count, end = batch.size, batch.count, entry.first + entry.messages
-        self.pending_bytes += size
+        end = entry.first + entry.messages
 
-        def durable() -> None:
-            self._durable()
-            self.pending_bytes -= size
-            self._messages.add(count)
-            self._bytes.add(size)
-            self._settle(session.identity, first, count)
+        def shown() -> None:
             if entry.until:
                 host.watching.watch(session.identity, destination, entry)
             host.shown(destination, end)
 
-        host.log.after(durable)
+        self._when_durable(session, batch, first, shown)
 
     def _let_pass(self, session: Session, destination: Destination) -> None:
         """The refused batch has its answer: what follows it is no longer dropped."""

@@ -84,6 +84,11 @@ class PageReader:
             await loaded.wait()
         return None
 
+    async def batch(self, destination: Destination, sequence: int) -> tuple[int, Batch] | None:
+        """(first sequence, batch) of the batch that holds a sequence; None if it is not stored any more, or damaged."""
+        found = await self.fetch(destination, sequence)
+        return None if found is None else found[1].find(sequence)
+
     async def _load(self, destination: Destination, page: Page, key: tuple[int, int]) -> None:
         while self.is_durable(page):
             loaded = await self.read(destination.identity, page)

@@ -307,9 +307,8 @@ class Transacting:
                 if not committed:
                     change.dropped += runs_of(numbers)
                     continue
-                late = [number for number in numbers if _due_ms(destination, number) > now_ms]
-                change.visible += runs_of([number for number in numbers if number not in set(late)])
-                change.delayed += runs_of(late)
+                change.visible += runs_of([one for one in numbers if _due_ms(destination, one) <= now_ms])
+                change.delayed += runs_of([one for one in numbers if _due_ms(destination, one) > now_ms])
             prepared = state.transactions.prepared.get(transaction)
             for identity, subscription, ranges in prepared.consumed if prepared is not None else ():
                 destination = state.destinations.get(identity)
