@@ -6,18 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.topologies import Single, Topology
+from tests.integration.topologies import Single, Topology, started
 
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
     """`clarion serve`."""
-    topology = Single(tmp_path_factory.mktemp("conformance"))
-    try:
-        topology.start()
+    with started(Single(tmp_path_factory.mktemp("conformance"))) as topology:
         yield topology
-    finally:
-        topology.kill()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from clarion.errors import ClarionError
-from tests.conformance import World, differs, scenario
+from tests.conformance import World, scenario
 from tests.integration.helpers import bodies, drain, numbered, take
 
 
@@ -78,7 +78,6 @@ async def test_b04_jms_6_2_10_individual_acknowledges_one_message(world: World) 
         assert await world.waiting() == [b"m1", b"m3"]
 
 
-@differs
 @scenario
 async def test_b04_jms_6_2_10_recover_begins_again_with_the_first_unacknowledged(world: World) -> None:
     await world.session.send_many(world.queue, numbered(8))

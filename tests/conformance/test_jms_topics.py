@@ -8,7 +8,7 @@ import pytest
 
 import clarion
 from clarion.errors import BadArgument, RequestError, SubscriptionInUse
-from tests.conformance import World, differs, scenario
+from tests.conformance import World, scenario
 from tests.integration.helpers import bodies, describe, drain, numbered, share, take
 
 
@@ -249,7 +249,6 @@ async def test_b04_jms_8_3_3_another_selector_makes_a_new_one(world: World) -> N
         assert bodies(await take(consumer, 1)) == [b"new"]
 
 
-@differs
 @scenario
 async def test_b04_jms_8_3_3_another_no_local_makes_a_new_one(world: World) -> None:
     await subscribe(world, durable="d", no_local=True)

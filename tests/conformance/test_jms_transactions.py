@@ -55,6 +55,20 @@ async def test_b04_jms_6_2_7_rollback_recovers_what_was_received(world: World) -
 
 
 @scenario
+async def test_b04_jms_6_2_7_rollback_begins_again_with_the_first_that_was_received(world: World) -> None:
+    await world.session.send_many(world.queue, numbered(8))
+    async with world.connection.session(transacted=True) as transacted:
+        consumer = transacted.receive(world.queue)
+        await take(consumer, 2)
+        await transacted.commit()
+        await take(consumer, 3)
+        await transacted.rollback()
+        again = await take(consumer, 6)
+        assert bodies(again) == numbered(8)[2:]
+        assert [message.delivery_count for message in again] == [2] * 3 + [1] * 3
+
+
+@scenario
 async def test_b04_jms_6_2_7_rollback_of_a_durable_subscription(world: World) -> None:
     async with (
         world.connection.session(transacted=True) as transacted,

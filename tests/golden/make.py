@@ -5,6 +5,8 @@ Only for a new version of a format: the files of an old version are never made a
     journal-v1.tar.xz   a data directory as a killed server left it: a checkpoint, and entries after it
     journal-v1.json     what is in it
     exchange-v1.json    every byte of a scripted session, both ways
+
+`sparse-v1.json`, a sparse batch, a slice of it and its log entry, came later and is not made here.
 """
 
 from __future__ import annotations

@@ -89,8 +89,13 @@ class Mutator:
         bodies = [rng.randbytes(rng.choice([0, 1, 50, 700])) for _ in range(rng.choice([1, 1, 3, 40]))]
         headers = [rng.randbytes(rng.choice([0, 5])) for _ in bodies] if rng.random() < 0.3 else None
         first = self._sequence
-        self._sequence += len(bodies)
-        return frames.FLOOR.pack(first) + batch.encode(destination, self._producer + first, bodies, headers)
+        deltas = None
+        if rng.random() < 0.2:  # a sparse one; what is left out is never sent
+            deltas = sorted(rng.sample(range(1, 3 * len(bodies) + 1), len(bodies)))
+            deltas = [delta - deltas[0] for delta in deltas]
+        self._sequence += len(bodies) if deltas is None else deltas[-1] + 1
+        encoded = batch.encode(destination, self._producer + first, bodies, headers, id_deltas=deltas)
+        return frames.FLOOR.pack(first) + encoded
 
     def _subscribe(self) -> dict[str, object]:
         rng = self.random
@@ -289,6 +294,9 @@ class Mutator:
             struct.pack_into("<qqqq", view, 40, *(rng.choice([0, 1, U63, 1 << 41]) for _ in range(4)))
         else:
             size, at = rng.choice(FIELDS)
+            known = batch.Batch(view)
+            if known.flags & batch.IDS and rng.random() < 0.5:  # one of its ids
+                size, at = "I", known.size - len(known.data) - 4 * rng.randint(1, known.count)
             width = struct.calcsize(size)
             at = min(at, len(view) - width)
             value = rng.choice([0, 1, 2, 255, 65_535, U32, U63, rng.getrandbits(8 * width)])

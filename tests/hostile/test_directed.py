@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clarion import limits, sync
+from clarion import ids, limits, sync
 from clarion.errors import (
     AuthenticationFailed,
     BadBatch,
@@ -127,6 +127,14 @@ def test_b01_a_handshake_that_never_comes(narrow: Topology) -> None:
 
 # --- in a connection ----------------------------------------------------------------------------------
 
+OWN_PRODUCER = 77 << ids.SEQUENCE_BITS
+
+
+def _sparse(deltas: list[int], first: int = 1, *, floor: int = 0, producer: int = OWN_PRODUCER) -> bytes:
+    """A batch that says its ids, rightly or wrongly."""
+    encoded = batch.encode(b"queue:sparse", producer + first, [b"x"] * len(deltas), id_deltas=deltas)
+    return raw_frame(Type.PUBLISH, 1, frames.FLOOR.pack(floor) + encoded)
+
 
 @pytest.mark.parametrize(
     ("sent", "error"),
@@ -146,13 +154,20 @@ def test_b01_a_handshake_that_never_comes(narrow: Topology) -> None:
         (raw_frame(Type.CONFIRM, 1, bytes(17)), BadFrame),
         (raw_frame(Type.CREDIT, 1, frames.CREDIT.pack(1, (1 << 32) - 1, 0)), BadFrame),
         (raw_frame(Type.PUBLISH, 1, bytes(200)), BadBatch),
+        (_sparse([0, 5, 5]), BadBatch),
+        (_sparse([0, 9, 7]), BadBatch),
+        (_sparse([1, 2, 3]), BadBatch),
+        (_sparse([0, 1, 2], ids.SEQUENCE_MAX - 1), BadBatch),
+        (_sparse([0, 4], 0), ProtocolError),
+        (_sparse([0, 4], 5, floor=6), ProtocolError),
+        (_sparse([0, 4], producer=78 << ids.SEQUENCE_BITS), ProtocolError),
         (frames.HEADER.pack(limits.FRAME_BYTES_MAX + 1, Type.PUBLISH, 0, 0, 1), FrameTooLarge),
     ],
 )
 def test_b01_a_wrong_frame(server: Topology, sent: bytes, error: type[ClarionError]) -> None:
     with RawClient(server.port) as raw:
         raw.hello()
-        raw.open()
+        raw.open(producer=OWN_PRODUCER.to_bytes(16, "big"))
         raw.write(sent)
         assert type(raw.goodbye()) is error
 

@@ -27,6 +27,7 @@ WRONG: list[object] = [5, -1, 1.5, float("inf"), float("nan"), None, True, b"\xf
         ("create", "quota_bytes"),
         ("drop", "destination"),
         ("unsubscribe", "subscription"),
+        ("recover", "restart"),
     ],
 )
 def test_b17_arguments_of_the_wrong_type_are_refused(server: Topology, name: str, verb: str, argument: str) -> None:

@@ -19,7 +19,7 @@ from clarion.errors import BadArgument, MessageTooLarge, NoSuchStream
 from clarion.testing.server import ServerProcess
 from tests.integration.helpers import WAIT_S, describe, is_idle, run, take, until
 from tests.integration.large_process import MIB, Counted, Growth, blocks
-from tests.integration.topologies import TOPOLOGIES, Split, Topology
+from tests.integration.topologies import TOPOLOGIES, Single, Split, Topology, started
 
 GROWN_MIB_MAX = 50
 BODY = b"".join(blocks(3 * MIB + 12_345))
@@ -110,14 +110,10 @@ def test_b12_twenty_gibibytes(tmp_path: Path) -> None:
 
 
 def _through_own_server(tmp_path: Path, size: int, seconds: float) -> None:
-    server = TOPOLOGIES["single"](tmp_path, {"CLARION_JOURNAL_SEGMENT_BYTES": "64MiB"})
-    try:
-        server.start()
+    with started(Single(tmp_path, {"CLARION_JOURNAL_SEGMENT_BYTES": "64MiB"})) as server:
         through(server, "large", size, seconds)
         server.check_alive()
         server.stop()
-    finally:
-        server.kill()
 
 
 # --- an ordinary message but for its body -------------------------------------------------------------

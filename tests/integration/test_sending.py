@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -114,6 +115,26 @@ def test_b04_a_sender_learns_how_its_message_was_delivered(server: Topology, nam
                 assert [await ticket for ticket in wanted] == [message.id for message in messages]
             assert await nobody and nobody.how == "unwanted"
             assert await short and short.how == "expired"
+
+    run(scenario())
+
+
+def test_b04_a_sender_learns_that_a_message_expired_while_the_server_was_dead(own_server: Topology, name: str) -> None:
+    async def scenario() -> None:
+        async with clarion.connect(own_server.url) as connection, connection.session() as session:
+            short = session.send_nowait(name, b"x", until="every", ttl=0.3)
+            long = session.send_nowait(name, b"y", until="every")
+            await session.flush()
+            own_server.kill()
+            await asyncio.sleep(0.3)  # its time to live
+            own_server.start()
+            assert await short
+            assert (short.how, long.how) == ("expired", None)
+            async with session.receive(name) as consumer:
+                (message,) = await take(consumer, 1)
+                await message.confirm()
+            assert await long
+            assert long.how == "confirmed"
 
     run(scenario())
 

@@ -53,6 +53,43 @@ def test_b04_a_durable_subscription_collects_while_its_consumer_is_away(server: 
     run(scenario())
 
 
+def test_b04_no_local_belongs_to_a_durable_subscription_also_of_a_pattern(server: Topology, name: str) -> None:
+    async def scenario() -> None:
+        async with (
+            clarion.connect(server.url) as connection,
+            connection.session() as session,
+            clarion.connect(server.url) as other,
+            other.session() as stranger,
+        ):
+            async with session.receive(f"topic:{name}", durable="d", no_local=True):
+                pass
+            async with session.receive(f"glob:{name}*", durable="p", no_local=True):
+                pass
+            await send_all(stranger, f"topic:{name}", numbered(3))
+            assert bodies(await drain(session, f"topic:{name}", durable="d", no_local=True)) == numbered(3)
+            assert bodies(await drain(session, f"glob:{name}*", durable="p", no_local=True)) == numbered(3)
+            with pytest.raises(BadArgument):
+                await session.receive(f"glob:{name}*", durable="p").receive(1)
+            await send_all(stranger, f"topic:{name}", numbered(3))
+            assert await drain(session, f"topic:{name}", durable="d") == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("source", ["topic:", "glob:"])
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "plain"])
+def test_b04_a_shared_subscription_has_no_no_local(server: Topology, name: str, durable: bool, source: str) -> None:
+    """What one consumer leaves out counts as confirmed, and the others would miss it."""
+
+    async def scenario() -> None:
+        named: dict[str, Any] = {"durable": "s"} if durable else {"subscription": "s"}
+        async with clarion.connect(server.url) as connection, connection.session() as session:
+            with pytest.raises(BadArgument):
+                await session.receive(f"{source}{name}", shared=True, no_local=True, **named).receive(1)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "plain"])
 def test_b04_a_shared_subscription_is_one_recipient_with_several_consumers(
     server: Topology, name: str, durable: bool

@@ -6,16 +6,15 @@ nodes. Clients keep one address through all of it.
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from clarion.testing.server import START_S_MAX, ServerFailed, ServerProcess
+from clarion.testing.server import ServerProcess
 
 SEGMENT_BYTES = 8 << 20
 """Small, so that a start costs little; large enough for the largest batch."""
@@ -40,30 +39,9 @@ class NodeProcess(ServerProcess):
     def command(self) -> list[str]:
         return [sys.executable, "-m", "clarion", "node", self._kind, "--config", str(self._config)]
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
-        """A message manager has no address, so its `ready` line is looked for here."""
-        if self._kind == "cm":
-            super().start(environment)
-            return
-        before = self._times_ready()
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environment, **(environment or {})},
-            )
-        deadline = time.monotonic() + START_S_MAX
-        while self._times_ready() <= before:
-            if self._ended_within(0.01):
-                raise ServerFailed(self.log())
-            if time.monotonic() > deadline:
-                self.kill()
-                raise ServerFailed(f"not ready within {START_S_MAX} s")
-
-    def _times_ready(self) -> int:
-        return f"\n{self.log()}".count("\nready ") if self.log_path.exists() else 0
+    def _is_ready(self, line: str) -> bool:
+        """A message manager has no address."""
+        return super()._is_ready(line) or self._kind == "mm"
 
 
 class Topology(ABC):
@@ -177,6 +155,19 @@ class Split(Topology):
     @property
     def back(self) -> ServerProcess:
         return self._back
+
+
+_Topology = TypeVar("_Topology", bound=Topology)
+
+
+@contextmanager
+def started(topology: _Topology) -> Iterator[_Topology]:
+    """It runs within the block, and no process of it is left behind."""
+    try:
+        topology.start()
+        yield topology
+    finally:
+        topology.kill()
 
 
 TOPOLOGIES: dict[str, type[Topology]] = {"single": Single, "split": Split}

@@ -116,6 +116,17 @@ class Channel(Commander):
                     acks += [Inbox.acknowledge(inbox, Type.CONFIRM, first, end) for first, end in ranges]
         return Several(dict.fromkeys(acks))
 
+    def _stop_seen(self) -> list[Receiver]:
+        """Consumers whose messages are about to be given back: `Restart` lets them begin again."""
+        if not self._attached:
+            return []  # the end of the connection gives everything back, in order
+        return _stopped([one for one in self._receivers.values() if one._seen()])
+
+    def _stop_of(self, consumed: list[tuple[int, Ranges]]) -> list[Receiver]:
+        """Consumers of what is given back late; not where the application has seen more, which it keeps."""
+        found = [self._find(number)[0] for number, _ in consumed]
+        return _stopped([one for one in dict.fromkeys(found) if one is not None and not one._seen()])
+
     async def _delete(self, destination: str, subscription: str | None) -> None:
         await self.command("unsubscribe", {"destination": destination, "subscription": subscription})
 
@@ -230,3 +241,9 @@ class Channel(Commander):
         self._opened.settle(error)
         self._left.settle()
         self._host.forget(self._channel)
+
+
+def _stopped(receivers: list[Receiver]) -> list[Receiver]:
+    for receiver in receivers:
+        receiver._stop()
+    return receivers

@@ -9,8 +9,8 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,8 +22,8 @@ from clarion.wire import frames
 from clarion.wire.frames import Type
 
 DECIDING = frozenset({"commit", "prepare"})
-_READING = {"status", "destinations", "browse", "policies", "dead", "prepared", "fragment"}
-REPEATABLE = DECIDING | _READING | {"delete", "commit_prepared", "drop_stream"}
+_READING = {"status", "destinations", "browse", "policies", "dead", "prepared", "fragment", "lease_look", "leases"}
+REPEATABLE = DECIDING | _READING | {"delete", "commit_prepared", "drop_stream", "lease_acquire", "lease_release"}
 """Verbs that may be asked twice: in flight when a connection is lost, they are asked again."""
 
 Answer = Callable[[Any, ClarionError | None], None]
@@ -54,6 +54,30 @@ class Call(Outcome):
     def answered(self, result: Any, error: ClarionError | None) -> None:
         self.result = result
         self.settle(error)
+
+
+class Restarts(Protocol):
+    """A consumer that was stopped."""
+
+    _number: int
+
+    def _go_on(self) -> None:
+        """It begins again."""
+
+
+class Restart(Call):
+    """A command whose answer lets consumers go on: between what had left before it and what begins again."""
+
+    __slots__ = ("_stopped",)
+
+    def __init__(self, verb: str, arguments: dict[str, Any], stopped: Sequence[Restarts]) -> None:
+        super().__init__(verb, {**arguments, "restart": [one._number for one in stopped]} if stopped else arguments)
+        self._stopped = stopped
+
+    def answered(self, result: Any, error: ClarionError | None) -> None:
+        for one in self._stopped:
+            one._go_on()
+        super().answered(result, error)
 
 
 class Commander(Publisher):

@@ -29,6 +29,7 @@ from clarion import limits
 from clarion.client import address as addresses
 from clarion.client.host import Resumable
 from clarion.client.link import Link, dial, now_ms
+from clarion.client.numbered import NumberedSender
 from clarion.client.outcome import again
 from clarion.client.session import Session
 from clarion.client.transaction import Prepared
@@ -140,6 +141,15 @@ class Connection:
         """
         self._channels += 1
         return Session(self, self._channels, self._buffer_bytes, transacted)
+
+    def numbered(self, producer: int, *, settled_below: int = 1) -> NumberedSender:
+        """A sender of messages whose ids you give yourself, of one producer id: `async with connection.numbered(id)`.
+
+        `settled_below`: lower sequences will never be sent again, see `NumberedSender.forget_below`. Another sender
+        with this producer id, wherever it is, is over when this one is open.
+        """
+        self._channels += 1
+        return NumberedSender(self, self._channels, producer, self._buffer_bytes, settled_below)
 
     async def command(self, verb: str, arguments: dict[str, Any] | None = None) -> Any:
         """Ask the broker something, outside of any session of yours: the verbs of docs/reference/requests.md."""

@@ -82,6 +82,12 @@ class Intake:
         else:
             self._merged.deliver(part)
 
+    def _pass_by(self, inbox: Inbox, delivered: Slice) -> None:
+        """A slice arrived that comes again: nothing but its credit counts."""
+        part = Part(inbox, delivered, self._credit)
+        part.index = part.count
+        self._give_credit(part)
+
     def _part(self) -> Part | None:
         """The part that has the next message; None when there is none."""
         current = self._current
@@ -148,6 +154,15 @@ class Intake:
         if self._merged is not None:
             return unseen + self._merged.drop_parts()
         return [*unseen, (self._inbox, self._inbox.drop_parts())]
+
+    def _return_unseen(self) -> None:
+        """Forget what the application never saw, and give its credit back: it comes again."""
+        for part in (self._current, *(part for inbox in self._inboxes() for part in inbox.parts)):
+            if part is not None:
+                index, part.index = part.index, part.count
+                self._give_credit(part)
+                part.index = index
+        self._drop_unseen()
 
     def _note_seen(self) -> None:
         current = self._current

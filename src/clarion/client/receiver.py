@@ -16,6 +16,10 @@ Theory of operation
     number that came with it. Credit, prefetch and the end belong to the consumer itself. The end of
     one of its topics (CONSUMER_CLOSED with that number) is the end of that inbox only.
 
+    After `recover` and `rollback` it begins again: what the application never saw goes back with what comes again,
+    and whatever arrives before the broker has answered is dropped, for it comes once more. So what comes
+    again comes first, in its order.
+
     In a transacted session nothing is left to claim after a reconnection: `Transactions` has taken what
     was seen, for the broker has rolled back. Of a temporary destination nothing is claimed either: what
     was in it is gone.
@@ -33,7 +37,7 @@ from clarion.client.inbox import Ack, Inbox, Part, Ranges
 from clarion.client.intake import Intake
 from clarion.client.outcome import Outcome, again, release
 from clarion.client.subscription import Subscription
-from clarion.errors import ClarionError, NoSuchDestination, NoSuchSubscription
+from clarion.errors import ClarionError, JournalFull, NoSuchDestination, NoSuchSubscription
 from clarion.wire import frames
 from clarion.wire.frames import Slice, Type
 
@@ -67,6 +71,8 @@ class Receiver(Intake):
         self._known = False
         """The broker has this consumer, ended or not: confirmations may be sent."""
         self._delete = False
+        self._restarts = 0
+        """How many requests to begin again are not answered yet."""
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -203,7 +209,19 @@ class Receiver(Intake):
         self._mark(inbox)
         return inbox
 
+    def _stop(self) -> None:
+        """It is to begin again: nothing is taken in until the broker has answered."""
+        self._restarts += 1
+        self._return_unseen()
+
+    def _go_on(self) -> None:
+        """It begins again: what comes now begins with the oldest."""
+        self._restarts = max(0, self._restarts - 1)
+
     def _deliver(self, inbox: Inbox, delivered: Slice) -> None:
+        if self._restarts:
+            self._pass_by(inbox, delivered)
+            return
         if self._state is State.ENDED:
             self._give_back(inbox, delivered.first, delivered.first + Part(inbox, delivered, self._credit).count)
             return
@@ -263,6 +281,9 @@ class Receiver(Intake):
 
         def answered(_result: Any, error: ClarionError | None) -> None:
             ack.requests.pop(request, None)
+            if isinstance(error, JournalFull) and ack.kind == Type.CONFIRM and not inbox.over:
+                for first, end in chunk:  # it may be confirmed once more, or given back
+                    inbox.held.put(first, end)
             if error is not None and not ack.done:
                 if not ack.watched:
                     session._failures.note(error)
@@ -326,6 +347,7 @@ class Receiver(Intake):
 
     def _detach(self) -> None:
         self._known = False
+        self._restarts = 0
         self._drop_unseen()
         self._note_seen()
         self._credit.clear()

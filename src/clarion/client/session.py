@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import suppress
 from typing import Any, Self, Unpack
 
 from clarion import limits
 from clarion.client.acknowledging import Several
 from clarion.client.bodies import BodyReader
 from clarion.client.channel import Channel
-from clarion.client.commands import Call
+from clarion.client.commands import Call, Restart
 from clarion.client.consumer import BatchConsumer, Consumer
 from clarion.client.host import Host
 from clarion.client.inbox import Inbox
@@ -33,7 +34,7 @@ from clarion.client.receiver import State
 from clarion.client.sources import StreamSource
 from clarion.client.subscription import ReceiveOptions, duration_ms, wanted_of
 from clarion.client.transaction import Prepared, PreparedHandle, Transactions
-from clarion.errors import BadArgument, ClarionError, NoReply, SessionClosed
+from clarion.errors import BadArgument, ClarionError, ConnectionLost, NoReply, SessionClosed
 from clarion.message import Message, parse_destination
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Type
@@ -188,17 +189,26 @@ class Session(Channel):
             await ack.wait()
 
     async def recover(self) -> None:
-        """Give back everything that was received and not confirmed: it comes again, flagged and counted."""
+        """Give back everything that was received and not confirmed: it comes again, flagged and counted.
+
+        It comes in its order, and before anything that was not received yet.
+        """
         self._check_open()
         if self._transactions is not None:
             raise BadArgument(argument="session", detail="it is transacted: rollback does this")
         acks: list[Outcome] = []
-        for receiver in list(self._receivers.values()):
+        for receiver in self._receivers.values():
             if receiver._following is not None:
                 receiver._following.flush()
                 receiver._following.last = None
+        stopped = self._stop_seen()
+        for receiver in list(self._receivers.values()):
             for inbox, ranges in receiver._seen():
                 acks += [Inbox.acknowledge(inbox, Type.REJECT, first, end) for first, end in ranges]
+        if stopped:
+            self._turn()  # the rejections go before
+            with suppress(ConnectionLost):  # its end gave everything back
+                await self._call(Restart("recover", {}, stopped))
         await Several(acks).wait()
 
     async def browse(
@@ -256,7 +266,7 @@ class Session(Channel):
         return committed
 
     async def rollback(self) -> None:
-        """Forget everything that was sent since the last commit; what was received comes again."""
+        """Forget everything that was sent since the last commit; what was received comes again, before newer ones."""
         await self._own_transactions().rollback()
 
     async def prepare(self, expires: float | None = None) -> PreparedHandle:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from clarion.client.commands import Call
+from clarion.client.commands import Call, Restart
 from clarion.client.inbox import Ranges
 from clarion.errors import ClarionError, ConnectionLost, TransactionRolledBack
 from clarion.wire.frames import Type
@@ -108,13 +108,14 @@ class Transactions:
         """Forget the transaction of now. What was lost with its connection is not told any more."""
         async with self._one_at_a_time:
             self._untold = None
+            stopped = self._session._stop_seen()
             ended = self._cut()
             self._forget_unsent(ended.number, TransactionRolledBack(reason="rolled back"))
             with suppress(ClarionError):
                 self._session._failures.tell()
             if not ended.empty:
                 with suppress(ConnectionLost):  # the end of the connection rolled it back
-                    await self._session.command("rollback", ended.arguments)
+                    await self._session._call(Restart("rollback", ended.arguments, stopped))
 
     def close(self) -> None:
         """The session ends: what is open is rolled back, without waiting."""
@@ -133,15 +134,18 @@ class Transactions:
             call = Call(verb, {**ended.arguments, **more})
             try:
                 return (await self._session._call(call)).result
-            except ClarionError:
-                self._not_done(ended, asked_once=call.times_asked == 1)
+            except ClarionError as error:
+                self._not_done(ended, error, asked_once=call.times_asked == 1)
                 raise
 
-    def _not_done(self, ended: _Ended, *, asked_once: bool) -> None:
-        """It is refused, or rolled back: in both cases the broker need not have known what it consumed."""
-        self._roll_back_soon(ended.number, [])
-        if asked_once:  # else its consumers are others now
-            self._give_back(ended.consumed)
+    def _not_done(self, ended: _Ended, error: ClarionError, *, asked_once: bool) -> None:
+        """It is refused, or rolled back: then the broker has taken back what it consumed."""
+        came_back = ended.consumed if asked_once else []  # else its consumers are others now
+        if isinstance(error, TransactionRolledBack):
+            self._roll_back_soon(ended.number, [], came_back)
+        else:
+            self._roll_back_soon(ended.number, [])
+            self._give_back(came_back)
 
     async def _settle(self, ended: _Ended) -> None:
         """All its messages are stored, or it is over."""
@@ -198,12 +202,15 @@ class Transactions:
         self._begin()
         return _Ended(number, consumed, (first, self._first_sequence))
 
-    def _roll_back_soon(self, number: int, consumed: list[tuple[int, Ranges]]) -> None:
-        """Without waiting; a lost connection does it as well."""
+    def _roll_back_soon(
+        self, number: int, consumed: list[tuple[int, Ranges]], came_back: list[tuple[int, Ranges]] | None = None
+    ) -> None:
+        """Without waiting; a lost connection does it as well. What comes again comes before anything newer."""
         session = self._session
         if session._attached:
             arguments = {"transaction": number, "consumed": consumed}
-            session._ask(Type.REQUEST, {"verb": "rollback", "arguments": arguments}, _ignore)
+            call = Restart("rollback", arguments, session._stop_of(came_back or consumed))
+            session._ask(Type.REQUEST, {"verb": call.verb, "arguments": call.arguments}, call.answered)
 
     def _forget_unsent(self, number: int, error: ClarionError) -> None:
         """Messages that wait for the window. Not those of a refused lane: the broker waits for them to come again."""
@@ -246,7 +253,3 @@ class Transactions:
     def _batches(self, number: int) -> list[OutBatch]:
         """The messages of a transaction that are not answered yet."""
         return [batch for batch in self._session._by_first.values() if batch.transaction == number]
-
-
-def _ignore(_result: Any, _error: ClarionError | None) -> None:
-    """Nobody waits for it."""

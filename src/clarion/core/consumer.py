@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Credit:
     """What may still be sent: messages and bytes, returned on receipt; and a bound on what is unconfirmed."""
 
-    __slots__ = ("detached", "held", "messages", "paused", "size", "starved", "unconfirmed_max")
+    __slots__ = ("detached", "held", "messages", "paused", "size", "starved", "stopped", "unconfirmed_max")
 
     def __init__(self, messages: int, size: int, unconfirmed_max: int = limits.UNCONFIRMED_MESSAGES_DEFAULT) -> None:
         self.messages = messages
@@ -34,6 +34,8 @@ class Credit:
         """No more is wanted; what is in flight may still be confirmed."""
         self.paused = False
         """The connection is full: there is a turn again when that has drained."""
+        self.stopped = 0
+        """How many requests to begin again are not answered yet: until then nothing is sent."""
         self.starved: set[int] = set()
         """Destinations that had something for it when it had no room: these are woken when it has."""
 
@@ -45,7 +47,7 @@ class Credit:
     @property
     def room(self) -> int:
         """How many messages may be sent now."""
-        if self.detached or self.paused or self.size <= 0:
+        if self.detached or self.paused or self.stopped or self.size <= 0:
             return 0
         return min(self.messages, self.unconfirmed_max - self.held)
 
@@ -61,7 +63,6 @@ class Consumer:
         "inflight",
         "number",
         "session",
-        "slow_since_ms",
         "subscription",
         "view",
         "visibility_ms",
@@ -92,8 +93,6 @@ class Consumer:
         """(time, first, end): when to look for what is still unconfirmed. Only with a visibility."""
         self.ignores = ignores
         """Says of a producer that its messages are not wanted: those of the own connection (no-local)."""
-        self.slow_since_ms = 0
-        """Since when it has no room although something waits for it; 0: it keeps up."""
 
     @property
     def room(self) -> int:
@@ -108,6 +107,10 @@ class Consumer:
     def held(self) -> int:
         """How many messages are in flight with it, of this destination."""
         return self.inflight.total()
+
+    def is_slow(self, visible: int) -> bool:
+        """It has no room although something waits for it, below `visible` of its destination."""
+        return self.room <= 0 and not self.detached and self.subscription.depth(visible) > self.held
 
     def hold(self, first: int, end: int, now_ms: int) -> None:
         """[first, end) is in flight with it from now on."""

@@ -26,6 +26,7 @@ from clarion.core.entries import Change, Large, Publish, Stage, Transfer
 from clarion.core.pages import Page, Pages
 from clarion.core.producers import Producers
 from clarion.core.spans import Spans
+from clarion.core.sparse import unpack_runs
 from clarion.core.stages import Staged, Stages
 from clarion.core.subscription import Range, Subscription
 
@@ -118,7 +119,10 @@ class Destination:
     def apply_publish(self, entry: Publish, position: int, span: int) -> None:
         """A batch was stored at `position`; span 0 says that its body is lost."""
         producer, sequence = ids.producer_of(entry.first_id), ids.sequence_of(entry.first_id)
-        self.producers.record(producer, sequence, sequence + entry.messages, entry.floor)
+        if entry.runs:
+            self.producers.record_runs(producer, unpack_runs(sequence, entry.runs), entry.floor)
+        else:
+            self.producers.record(producer, sequence, sequence + entry.messages, entry.floor)
         self._show(entry, position, span)
 
     def apply_large(self, entry: Large, position: int, span: int) -> None:
@@ -241,13 +245,21 @@ class Destination:
         identity: int | None = None,
         selector: str = "",
         pattern: int = 0,
+        no_local: bool | None = None,
     ) -> Subscription:
         """A subscription from `start` on; `identity` is given when it comes from the log."""
         if identity is None:
             identity = self.next_subscription
         self.next_subscription = max(self.next_subscription, identity + 1)
         subscription = Subscription(
-            identity, name, durable=durable, shared=shared, start=start, selector=selector, pattern=pattern
+            identity,
+            name,
+            durable=durable,
+            shared=shared,
+            start=start,
+            selector=selector,
+            pattern=pattern,
+            no_local=no_local,
         )
         self.subscriptions[identity] = subscription
         heapq.heappush(self._floors, (start, identity))
@@ -264,10 +276,6 @@ class Destination:
     def has_consumers(self) -> bool:
         """Is there anybody to deliver to?"""
         return any(subscription.consumers for subscription in self.subscriptions.values())
-
-    def find_subscription(self, name: str) -> Subscription | None:
-        """By its name; plain ones have none."""
-        return next((found for found in self.subscriptions.values() if name and found.name == name), None)
 
     # --- release --------------------------------------------------------------------------------------
 

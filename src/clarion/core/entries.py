@@ -48,11 +48,13 @@ class Kind(IntEnum):
     FRAGMENT = 51
     LARGE = 52
     STREAM_DROPPED = 53
+    LEASE = 54
 
 
 _PUBLISH = struct.Struct("<IIQQ16s")
 _PUBLISH_MORE = struct.Struct("<qqqBBHI")
 """Stored, earliest and latest expiry (ms), priority, until, zero, zero. Absent in the first logs."""
+_PUBLISH_BYTES = _PUBLISH.size + _PUBLISH_MORE.size
 _STAGE = struct.Struct("<Qq24s")
 _FRAGMENT = struct.Struct("<IQ24sQIIq")
 _LARGE = struct.Struct("<QQ")
@@ -77,13 +79,16 @@ class Publish(NamedTuple):
     expiry_last_ms: int = 0
     priority: int = limits.PRIORITY_DEFAULT
     until: int = 0
+    runs: bytes = b""
+    """Of a sparse batch its sequences (`clarion.core.sparse`); empty: they follow each other. Never in a STAGE."""
 
     def encode(self) -> bytes:
         """The head; the batch itself is the body."""
-        destination, messages, first, floor, first_id, stored, expiry_first, expiry_last, priority, until = self
-        return _PUBLISH.pack(
+        destination, messages, first, floor, first_id, stored, expiry_first, expiry_last, priority, until, runs = self
+        head = _PUBLISH.pack(
             destination, messages, first, floor, first_id.to_bytes(16, "big")
         ) + _PUBLISH_MORE.pack(stored, expiry_first, expiry_last, priority, until, 0, 0)  # fmt: skip
+        return head + runs if runs else head
 
     @classmethod
     def decode(cls, head: Buffer) -> Publish:
@@ -93,7 +98,8 @@ class Publish(NamedTuple):
             return cls(destination, messages, first, floor, identity)
         stored, expiry_first, expiry_last, priority, until, _, _ = _PUBLISH_MORE.unpack_from(head, _PUBLISH.size)
         return cls(
-            destination, messages, first, floor, identity, stored, expiry_first, expiry_last, priority, until
+            destination, messages, first, floor, identity, stored, expiry_first, expiry_last, priority, until,
+            bytes(head[_PUBLISH_BYTES:]),
         )  # fmt: skip
 
 
@@ -113,8 +119,8 @@ class Stage(NamedTuple):
 
     @classmethod
     def decode(cls, head: Buffer) -> Stage:
-        number, due_ms, transaction = _STAGE.unpack_from(head, _PUBLISH.size + _PUBLISH_MORE.size)
-        return cls(Publish.decode(head), number, due_ms, transaction if any(transaction) else b"")
+        number, due_ms, transaction = _STAGE.unpack_from(head, _PUBLISH_BYTES)
+        return cls(Publish.decode(head[:_PUBLISH_BYTES]), number, due_ms, transaction if any(transaction) else b"")
 
 
 class Fragment(NamedTuple):
@@ -232,6 +238,8 @@ class Subscribe(_Packed):
     selector: str = ""
     pattern: int = 0
     """The pattern that it belongs to; 0 for none."""
+    no_local: bool | None = None
+    """Whether it leaves out what the connection of its consumer sends; None: not known."""
 
 
 class Unsubscribe(_Packed):
@@ -329,6 +337,8 @@ class SetPattern(_Packed):
     name: str
     shared: bool
     selector: str = ""
+    no_local: bool | None = None
+    """As of SUBSCRIBE."""
 
 
 class Returned(_Packed):
@@ -352,6 +362,17 @@ class StreamDropped(_Packed):
     """Large bodies that never got their message are given up."""
 
     streams: list[int]
+
+
+class SetLease(_Packed):
+    """A lease has this holder from now on; an empty one: it is over."""
+
+    name: str
+    holder: str
+    epoch: int
+    ttl_ms: int
+    time_ms: int
+    """By the clock of leases: what the process has lived, from the Unix time of its start on."""
 
 
 _MOVED = struct.Struct("<IQ")

@@ -210,6 +210,8 @@ class Pages:
 
     def in_segment(self, position_from: int, position_to: int) -> list[Page]:
         """The pages that lie in a stretch of the journal: what compaction must move."""
+        if not len(self):
+            return []
         positions = np.frombuffer(self._positions, np.uint64)[self._head :]
         rows = np.flatnonzero((positions >= position_from) & (positions < position_to)) + self._head
         return [self._row(at) for at in rows.tolist() if self._lives[at]]

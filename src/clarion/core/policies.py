@@ -214,7 +214,7 @@ class PolicyTable:
         """What holds for the destination of this name: the same object until something changes."""
         found = self._by_name.get(name)
         if found is None:
-            if len(self._by_name) >= limits.DESTINATIONS_MAX:
+            if len(self._by_name) >= 2 * limits.DESTINATIONS_MAX:  # beside those that are there, some that were
                 self._forget()
             rules = self._rules_of(name)
             found = self._by_rules.get(rules)

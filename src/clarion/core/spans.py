@@ -9,8 +9,11 @@ contiguous history costs one span. Operations cost a binary search plus the span
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+_MERGED_MAX = 64
+"""Spans that are looked at for each range of many, rather than put it alone."""
 
 
 class Spans:
@@ -72,6 +75,32 @@ class Spans:
         firsts.insert(at, first)
         ends.insert(at, end)
         values.insert(at, value)
+
+    def put_all(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """`put` for many ranges that ascend and lie apart; every value must be 0.
+
+        One by one each would move all that follows it: quadratic, seconds for a batch with the most gaps.
+        """
+        firsts, ends = self._firsts, self._ends
+        low = bisect_left(ends, ranges[0][0])
+        high = bisect_right(firsts, ranges[-1][1])
+        if high - low > _MERGED_MAX * len(ranges):
+            for first, end in ranges:
+                self.put(first, end)
+            return
+        joined_firsts: list[int] = []
+        joined_ends: list[int] = []
+        last = -1
+        for first, end in sorted([*zip(firsts[low:high], ends[low:high], strict=True), *ranges]):
+            if first > last or not joined_ends:
+                joined_firsts.append(first)
+                joined_ends.append(end)
+                last = end
+            elif end > last:
+                joined_ends[-1] = last = end
+        firsts[low:high] = joined_firsts
+        ends[low:high] = joined_ends
+        self._values[low:high] = [0] * len(joined_firsts)
 
     def take(self, first: int, end: int) -> list[tuple[int, int, int]]:
         """Remove [first, end); what was there comes back as pieces."""

@@ -17,6 +17,7 @@ from clarion import limits
 from clarion.core import entries
 from clarion.core.destination import Destination
 from clarion.core.entries import Kind, SetPattern
+from clarion.core.leases import Leases
 from clarion.core.policies import PolicyTable, parse_policy
 from clarion.core.streams import Streams
 from clarion.core.transactions import Transactions
@@ -33,6 +34,7 @@ class State:
         "_tables_applied",
         "applied",
         "destinations",
+        "leases",
         "next_destination",
         "next_pattern",
         "patterns",
@@ -52,6 +54,7 @@ class State:
         """What the tables reflected when they were loaded: earlier entries change them no more."""
         self.transactions = Transactions()
         self.streams = Streams()
+        self.leases = Leases()
         self.policies = policies or PolicyTable()
         self.patterns: dict[int, SetPattern] = {}
         """Durable subscriptions to patterns, by number."""
@@ -71,6 +74,7 @@ class State:
             Kind.RETURNED: self._returned,
             Kind.RETAIN: self._retain,
             Kind.STREAM_DROPPED: self._stream_dropped,
+            Kind.LEASE: self._lease,
         }
 
     def find(self, name: str) -> Destination | None:
@@ -148,6 +152,7 @@ class State:
                     start=1,
                     selector=pattern.selector,
                     pattern=number,
+                    no_local=pattern.no_local,
                 )
 
     def _add(self, destination: Destination) -> None:
@@ -175,6 +180,7 @@ class State:
                 identity=entry.subscription,
                 selector=entry.selector,
                 pattern=entry.pattern,
+                no_local=entry.no_local,
             )
 
     def _unsubscribe(self, index: int, head: bytes) -> None:
@@ -289,6 +295,10 @@ class State:
         else:
             self.patterns.pop(entry.number, None)
 
+    def _lease(self, index: int, head: bytes) -> None:
+        if index > self._tables_applied:
+            self.leases.apply(entries.SetLease.decode(head))
+
     # --- checkpoints ----------------------------------------------------------------------------------
 
     def dump(self) -> Iterator[bytes]:
@@ -299,6 +309,7 @@ class State:
         patterns = [pattern.encode() for pattern in self.patterns.values()]
         tables: list[Any] = [self.next_destination, self.applied]
         tables += [self.transactions.dump(), self.policies.dump(), self.next_pattern, patterns, self.streams.dump()]
+        tables.append(self.leases.dump())
         identities = list(self.destinations)  # as of the tables: whatever is made from here on is replayed
         yield from _pieces(0, msgspec.msgpack.encode(tables))
         for identity in identities:
@@ -329,12 +340,14 @@ class State:
         self.next_destination, self.applied, *more = tables
         self._tables_applied = self.applied
         if more:
-            transactions, policies, self.next_pattern, patterns, *streams = more
+            transactions, policies, self.next_pattern, patterns, *newer = more
             self.transactions = Transactions.load(transactions)
             self.policies.load(policies)
             self.patterns = {entry.number: entry for entry in map(SetPattern.decode, patterns)}
-            if streams:
-                self.streams = Streams.load(streams[0])
+            if newer:
+                self.streams = Streams.load(newer[0])
+            if len(newer) > 1:
+                self.leases = Leases.load(newer[1])
 
     def count_streams(self) -> None:
         """After a replay: large bodies that no message needs are gone; destinations know what theirs take."""

@@ -59,6 +59,7 @@ class Subscription:
         "mark_durable",
         "mark_pending",
         "name",
+        "no_local",
         "pattern",
         "recovered_below",
         "reserved",
@@ -68,7 +69,16 @@ class Subscription:
     )
 
     def __init__(
-        self, identity: int, name: str, *, durable: bool, shared: bool, start: int, selector: str = "", pattern: int = 0
+        self,
+        identity: int,
+        name: str,
+        *,
+        durable: bool,
+        shared: bool,
+        start: int,
+        selector: str = "",
+        pattern: int = 0,
+        no_local: bool | None = None,
     ) -> None:
         self.identity = identity
         self.name = name
@@ -78,6 +88,9 @@ class Subscription:
         """Of a topic's subscription: what does not match counts as confirmed. A queue's consumers have their own."""
         self.pattern = pattern
         """The durable pattern that made it; 0 for none."""
+        self.no_local = no_local
+        """Made for a consumer that leaves out what its own connection sends. None: not known, from an old log; then a
+        consumer goes on with it either way."""
         self.confirmed = Confirmed(start)
         self.counts = Spans()
         """How often each unconfirmed sequence was returned (absent: never)."""
@@ -242,6 +255,11 @@ class Subscription:
             self.groups.let_go()
         return back
 
+    def restart(self, consumer: Consumer) -> None:
+        """Nobody has seen what a consumer has: ready again, uncounted. So is what waits for it: it is newer."""
+        self.take_back(consumer, [(first, end) for first, end, _ in consumer.inflight])
+        self.groups.unassign(consumer)
+
     def assign(self, consumer: Consumer, first: int, end: int) -> None:
         """Ready for the owner of their group, and for nobody else."""
         self.grouped = True
@@ -400,15 +418,23 @@ class Subscription:
             self.pattern,
             [(first, end) for first, end, _ in self.reserved],
             list(self.history.items()),
+            self.no_local,
         ]
 
     @classmethod
     def load(cls, dumped: Sequence[Any]) -> Subscription:
         """The inverse of `dump`, before `recovered`."""
         identity, name, shared, floor, bits, mark, counts, *more = dumped
-        selector, pattern, reserved, history = more or ("", 0, [], [])
+        selector, pattern, reserved, history, *newer = more or ("", 0, [], [])
         subscription = cls(
-            identity, name, durable=True, shared=bool(shared), start=floor, selector=selector, pattern=pattern
+            identity,
+            name,
+            durable=True,
+            shared=bool(shared),
+            start=floor,
+            selector=selector,
+            pattern=pattern,
+            no_local=newer[0] if newer else None,
         )
         subscription.confirmed = Confirmed(floor, bits)
         subscription.mark = mark

@@ -170,11 +170,18 @@ class Journal:
         claim = Claim.COMPACTION if kind == Kind.MOVED else Claim.RESERVE if reserve else Claim.PRODUCER
         log = self._log
         location = log.place(kind, head, body, claim)
-        # During a commit its end looks for what has gathered; only much of it goes on earlier.
-        if not self._flush_scheduled and (not self._committing or log.offset - log.group_offset >= EARLY_SEAL_BYTES):
+        # During a commit its end looks for what has gathered; only much of it goes on earlier, and whatever can go with
+        # that: else a small record would wait for the present commit, the one of much, and its own.
+        if not self._flush_scheduled and (not self._committing or self._seals_early):
             self._flush_scheduled = True
             self._committer.schedule(self._flush)
         return location
+
+    @property
+    def _seals_early(self) -> bool:
+        """During a commit: there is much to seal, or much is sealed already and not begun."""
+        log = self._log
+        return log.offset - log.group_offset >= EARLY_SEAL_BYTES or bool(self._writer.sealed)
 
     def flush(self) -> None:
         """Give the writer now what was appended, instead of after this turn of the loop."""
@@ -192,7 +199,7 @@ class Journal:
             self._flush_at_once()
             return
         if self._committing:
-            if self._log.offset - self._log.group_offset >= EARLY_SEAL_BYTES:
+            if self._seals_early:
                 self._log.seal()
             return
         self._log.seal()
@@ -383,14 +390,18 @@ class Journal:
         if self._closing:
             return
         self._closing = True
-        self._checkpointer.abandon()
-        if self._error is None:
-            self._log.seal()
-            self._committing = True
-            self._error = InternalFault(detail="the journal is closed")
-            self._committer.submit(self._write_last, self._written)
-        self._committer.close()
-        self._store.close()
+        try:
+            self._checkpointer.abandon()
+            if self._error is None:
+                self._log.seal()
+                self._committing = True
+                self._error = InternalFault(detail="the journal is closed")
+                self._committer.submit(self._write_last, self._written)
+        finally:  # whatever fails, like want of memory: who opens the directory next must find it free
+            try:
+                self._committer.close()
+            finally:
+                self._store.close()
 
     def _write_last(self) -> None:
         self._writer.run()

@@ -13,7 +13,7 @@ can be read and is wrong raises `Rejected` with the number of its request, which
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -65,6 +65,19 @@ class Rejected(Exception):
 
 class _Open(msgspec.Struct):
     producer: bytes | None = None
+    sender: bytes | None = None
+    resumed: bool | None = None
+
+
+class Opening(NamedTuple):
+    """What OPEN asks for."""
+
+    producer: int | None
+    """The producer id that the client resumes, or has of its own; None asks for a new one."""
+    sender: bytes
+    """Whose producer id outlives the session: 8 bytes that tell its senders apart; empty for a usual session."""
+    resumed: bool
+    """This sender had a session before, on a connection that was lost."""
 
 
 class _Subscribe(msgspec.Struct):
@@ -112,18 +125,21 @@ _TYPES: dict[int, type[_Subscribe | _Unsubscribe | _Return | _Request]] = {
 }
 
 
-def check_open(payload: memoryview) -> int | None:
-    """OPEN: the producer id that the client resumes, if any."""
+def check_open(payload: memoryview) -> Opening:
+    """OPEN: the producer id, if the client has one, and whether it outlives the session."""
     try:
-        producer = msgspec.convert(frames.unpack(payload), _Open).producer
+        wanted = msgspec.convert(frames.unpack(payload), _Open)
     except msgspec.ValidationError as error:
         raise BadFrame(detail=f"OPEN: {error}") from None
+    producer, sender = wanted.producer, wanted.sender or b""
+    if len(sender) not in (0, frames.SENDER_BYTES) or (sender and producer is None):
+        raise ProtocolError(detail="OPEN with something that is not a sender")
     if producer is None:
-        return None
+        return Opening(None, b"", False)
     identity = int.from_bytes(producer, "big")
     if len(producer) != 16 or identity == 0 or ids.sequence_of(identity):
         raise ProtocolError(detail="OPEN with something that is not a producer id")
-    return identity
+    return Opening(identity, sender, bool(wanted.resumed))
 
 
 def check_request(kind: int, payload: memoryview) -> tuple[int, str | None]:
@@ -187,6 +203,7 @@ def check_publish(kind: int, payload: memoryview, producer: int) -> Batch:
     if ids.producer_of(batch.first_id) != producer:
         raise ProtocolError(detail="a batch of another producer than the session's")
     first = ids.sequence_of(batch.first_id)
+    # The ids of a sparse batch were looked at when it was parsed.
     if first == 0 or first + batch.count - 1 > ids.SEQUENCE_MAX:
         raise ProtocolError(detail=f"{batch.count} messages from sequence {first}")
     floor = frames.FLOOR.unpack_from(payload, head - frames.FLOOR.size)[0]

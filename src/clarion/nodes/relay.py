@@ -115,23 +115,29 @@ class Relay:
 
     def _introduce(self, connection: Connection, session: Session) -> None:
         """Tell a message manager whose session it is, before anything else of it."""
-        said = {
+        said: dict[str, bytes | bool] = {
             "producer": session.producer.to_bytes(16, "big"),
             "connection": connection.identity.to_bytes(16, "big"),
         }
+        if session.sender:
+            said |= {"sender": session.sender, "resumed": session.resumed}
         opened = commands.encode(commands.SESSION_OPENED, session.identity, [frames.pack(said)])
         self._bus.publish(commands.group_channel(route(None)), opened)
 
     def _open(self, connection: Connection, channel: int, payload: memoryview) -> None:
-        producer = gateway.check_open(payload)
+        producer, sender, resumed = gateway.check_open(payload)
         identity = self._identity.next_id()
         self._attach(identity)
         if producer is None:
             producer = self._identity.next_id()
-        session = Session(identity, producer, channel, connection, connection.engine.producer_window_bytes)
+        window_bytes = connection.engine.producer_window_bytes
+        session = Session(identity, producer, channel, connection, window_bytes, sender, resumed)
         self.sessions[identity] = session
         connection.identity = connection.identity or identity
         connection.sessions[channel] = session
+        if sender:  # at once: from now on no other sender with this producer id stores anything
+            session.relayed = True
+            self._introduce(connection, session)
         connection.reply(Type.OPENED, channel, [frames.pack({"producer": producer.to_bytes(16, "big")})])
 
     def _take_batch(self, session: Session, batch_bytes_max: int, kind: int, payload: memoryview) -> bool:
@@ -236,7 +242,7 @@ class Relay:
         if self.sessions.pop(session.identity, None) is None:
             return
         self._awaiting.discard(session)
-        said = {"clean": clean, "producer": session.producer.to_bytes(16, "big")}
+        said = {"clean": clean and not session.sender, "producer": session.producer.to_bytes(16, "big")}
         ended = commands.encode(commands.SESSION_ENDED, session.identity, [frames.pack(said)])
         self._bus.publish(commands.group_channel(route(None)), ended)
 

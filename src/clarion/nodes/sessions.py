@@ -142,12 +142,26 @@ class Session:
         "identity",
         "producer",
         "relayed",
+        "resumed",
+        "sender",
         "window",
     )
 
-    def __init__(self, identity: int, producer: int, channel: int, connection: Connection, window_bytes: int) -> None:
+    def __init__(
+        self,
+        identity: int,
+        producer: int,
+        channel: int,
+        connection: Connection,
+        window_bytes: int,
+        sender: bytes = b"",
+        resumed: bool = False,
+    ) -> None:
         self.identity = identity
         self.producer = producer
+        self.sender = sender
+        """As OPEN said. If there is one, the producer is not to be forgotten when the session ends."""
+        self.resumed = resumed
         self.channel = channel
         self.connection = connection
         self.window = ProducerWindow(window_bytes)

@@ -28,7 +28,8 @@ SESSION_ENDED = 100
 SESSION_FLOW = 101
 """From a client manager: payload {paused: bool}."""
 SESSION_OPENED = 102
-"""From a client manager: payload {producer: 16 bytes, connection: 16 bytes, the same for its other sessions}."""
+"""From a client manager: payload {producer: 16 bytes, connection: 16 bytes, the same for its other sessions}, and
+{sender, resumed} of its OPEN if it has ids of its own."""
 
 
 class Command(NamedTuple):

@@ -37,7 +37,7 @@ class Type(IntEnum):
     WELCOME = 2  # S {version, server, heartbeat_ms, batch_bytes_max, producer_window_bytes}
     HEARTBEAT = 3  # C S
     GOODBYE = 4  # C S {code, facts}: the last frame of a connection
-    OPEN = 10  # C {producer: 16 bytes or none}: begin a session on this channel
+    OPEN = 10  # C {producer: 16 bytes or none, sender, resumed}: begin a session on this channel
     OPENED = 11  # S {producer: 16 bytes}
     CLOSE = 12  # C: end the session; unconfirmed deliveries go back
     CLOSED = 13  # S
@@ -71,6 +71,8 @@ UNTIL_ANY = 2
 """Flag of PUBLISH: also say DELIVERED when one subscription has confirmed …"""
 UNTIL_EVERY = 4
 """… or when every subscription has."""
+SENDER_BYTES = 8
+"""`sender` of OPEN: chosen at random by one that has ids of its own, the same on all its connections."""
 MERGED_NUMBER_MIN = 1 << 31
 """Numbers of consumers from here on are given by the server, to the destinations of a pattern."""
 

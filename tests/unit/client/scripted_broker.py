@@ -209,7 +209,18 @@ class Broker:
 
     def _publish(self, end: ServerEnd, frame: Frame) -> None:
         (floor,) = frames.FLOOR.unpack_from(frame.payload)
-        batch = Batch.parse(bytes(frame.payload[8:]))
+        batch = Batch.parse(bytes(frame.payload[frames.FLOOR.size :]))
+        if self.admits(end, frame, batch, floor):
+            self.store(batch.destination.decode(), batch)
+            if self.answering:
+                self.answer(self.published[-1])
+
+    def failure_of(self, batch: Batch) -> ClarionError | None:
+        """What a batch fails with."""
+        return self.failing.get(batch.destination.decode())
+
+    def admits(self, end: ServerEnd, frame: Frame, batch: Batch, floor: int) -> bool:
+        """Note a batch; whether it is to be stored. Else it was refused or has failed, and that is said."""
         destination = batch.destination.decode()
         first = sequence_of(batch.first_id)
         bodies = [bytes(batch.record(index)[1]) for index in range(batch.count)]
@@ -220,20 +231,18 @@ class Broker:
         )  # fmt: skip
         lane = (producer_of(batch.first_id), destination)
         if self.refused.get(lane, first) != first:
-            return
+            return False
         if destination in self.refusing:
             self.refused[lane] = first
             said = {"destination": destination, "reason": "full"}
             end.send(Type.REFUSED, frame.channel, frames.FLOOR.pack(first) + frames.pack(said))
-            return
+            return False
         self.refused.pop(lane, None)
-        if destination in self.failing:
-            error = frames.pack(frames.error_facts(self.failing[destination]))
+        failure = self.failure_of(batch)
+        if failure is not None:
+            error = frames.pack(frames.error_facts(failure))
             end.send(Type.PUBLISH_FAILED, frame.channel, frames.SETTLED.pack(first, batch.count, 0) + error)
-            return
-        self.store(destination, batch)
-        if self.answering:
-            self.answer(self.published[-1])
+        return failure is None
 
     def answer(self, published: Publish) -> None:
         end = self.ends[published.connection]
@@ -338,8 +347,17 @@ class Broker:
                 Type.ERROR, frame.channel, frames.pack({"request": request["request"], **frames.error_facts(error)})
             )
             return
+        self.restart((end, frame.channel), request["arguments"])
         if answer["result"] is not ...:
             end.send(Type.REPLY, frame.channel, frames.pack(answer))
+            for name in list(self.stored):
+                self.dispatch(name)
+
+    def restart(self, session: tuple[ServerEnd, int], arguments: dict[str, Any]) -> None:
+        """What these consumers have was never seen: it comes again, after the answer."""
+        for one in self.subscribers:
+            if (one.end, one.channel) == session and one.number in arguments.get("restart", ()):
+                one.inflight.clear()
 
     # --- deliveries -----------------------------------------------------------------------------------
 

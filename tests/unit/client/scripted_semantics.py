@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clarion.errors import BadArgument, ClarionError, NoSuchDestination, NoSuchHandle, TransactionRolledBack
-from clarion.ids import producer_of, sequence_of
+from clarion.ids import producer_of
 from clarion.wire import frames
 from clarion.wire.batch import Batch
 from clarion.wire.frames import Frame, Type
-from tests.unit.client.scripted_broker import Broker, Publish, ServerEnd, Subscriber
+from tests.unit.client.scripted_broker import Broker, ServerEnd, Subscriber
 
 Session = tuple[ServerEnd, int]
 Transaction = tuple[int, int]
@@ -67,6 +67,8 @@ class FullBroker(Broker):
         self.deciding = True
         """Answer `commit` and `prepare`; else they are only noted."""
         self.staged: dict[Transaction, list[Batch]] = {}
+        self.staging: Transaction | None = None
+        """The transaction of the batch that has just come."""
         self.outcomes: dict[Transaction, bool] = {}
         self.prepared: dict[Transaction, list[tuple[str, list[int]]]] = {}
         self.keys: dict[str, int] = {}
@@ -110,38 +112,28 @@ class FullBroker(Broker):
                 self.outcomes[transaction] = False
         self.patterns = [one for one in self.patterns if (one.end, one.channel) != session]
 
+    def restart(self, session: Session, arguments: dict[str, Any]) -> None:
+        named = arguments.get("restart", ())
+        children = [n for one in self.patterns if (one.end, one.channel) == session for n in one.numbers.values()
+                    if one.number in named]  # fmt: skip
+        super().restart(session, {"restart": [*named, *children]})
+
     # --- transactions ---------------------------------------------------------------------------------
 
     def _stage(self, end: ServerEnd, frame: Frame) -> None:
         number, floor = frames.STAGED.unpack_from(frame.payload)
         batch = Batch.parse(bytes(frame.payload[frames.STAGED.size :]))
-        first, destination = sequence_of(batch.first_id), batch.destination.decode()
-        bodies = [bytes(batch.record(index)[1]) for index in range(batch.count)]
-        resend = bool(frame.flags & frames.RESEND)
-        self.published.append(
-            Publish(end.number, frame.channel, first, batch.count, floor, resend, destination, bodies,
-                    batch.first_id, batch.size)
-        )  # fmt: skip
-        transaction = (producer_of(batch.first_id), number)
-        lane = (producer_of(batch.first_id), destination)
-        if self.refused.get(lane, first) != first:
-            return
-        if destination in self.refusing:
-            self.refused[lane] = first
-            said = {"destination": destination, "reason": "full"}
-            end.send(Type.REFUSED, frame.channel, frames.FLOOR.pack(first) + frames.pack(said))
-            return
-        self.refused.pop(lane, None)
-        failure = self.failing.get(destination)
-        if transaction in self.outcomes:
-            failure = TransactionRolledBack(reason="it is over")
-        if failure is not None:
-            error = frames.pack(frames.error_facts(failure))
-            end.send(Type.PUBLISH_FAILED, frame.channel, frames.SETTLED.pack(first, batch.count, 0) + error)
-            return
-        self.staged.setdefault(transaction, []).append(batch)
-        if self.answering:
-            self.answer(self.published[-1])
+        transaction = self.staging = (producer_of(batch.first_id), number)
+        if self.admits(end, frame, batch, floor):
+            self.staged.setdefault(transaction, []).append(batch)
+            if self.answering:
+                self.answer(self.published[-1])
+        self.staging = None
+
+    def failure_of(self, batch: Batch) -> ClarionError | None:
+        if self.staging in self.outcomes:
+            return TransactionRolledBack(reason="it is over")
+        return super().failure_of(batch)
 
     def _request(self, end: ServerEnd, frame: Frame) -> None:
         request = frames.unpack(frame.payload)
@@ -155,6 +147,7 @@ class FullBroker(Broker):
             said = {"request": request["request"], "result": handler((end, frame.channel), arguments)}
         except ClarionError as error:
             said = {"request": request["request"], **frames.error_facts(error)}
+        self.restart((end, frame.channel), arguments)
         if said.get("result") is not ...:
             end.send(Type.REPLY if "result" in said else Type.ERROR, frame.channel, frames.pack(said))
         for name in list(self.stored):

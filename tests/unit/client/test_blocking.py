@@ -8,8 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,35 +15,7 @@ import pytest
 from clarion import sync
 from clarion.errors import Blocked, ConnectionFailed, ConnectionLost, Timeout, WrongKind
 from tests.unit.client.scripted_broker import Broker
-
-
-@contextmanager
-def served() -> Iterator[Broker]:
-    """A scripted broker in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-    made: list[Broker] = []
-
-    async def begin() -> None:
-        made.append(Broker())
-        await made[0].start()
-        ready.set()
-
-    def serve() -> None:
-        loop.run_until_complete(begin())
-        loop.run_forever()
-        loop.run_until_complete(made[0].stop())
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    ready.wait()
-    try:
-        yield made[0]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+from tests.unit.client.threads import served_by
 
 
 def clients() -> list[threading.Thread]:
@@ -53,7 +23,7 @@ def clients() -> list[threading.Thread]:
 
 
 def test_b01_the_twin_sends_receives_and_confirms() -> None:
-    with served() as there, sync.connect(there.url, name="twin") as connection:
+    with served_by(Broker) as there, sync.connect(there.url, name="twin") as connection:
         with connection.session() as session:
             identity = session.send("q", b"0", properties={"n": 1})
             tickets = [session.send_nowait("q", b"%d" % number) for number in range(1, 10)]
@@ -80,7 +50,7 @@ def test_b01_the_twin_sends_receives_and_confirms() -> None:
 
 
 def test_b01_the_twins_break_returns_what_was_prefetched() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(Broker) as there, sync.connect(there.url) as connection, connection.session() as session:
         for number in range(10):
             session.send_nowait("q", b"%d" % number)
         session.flush()
@@ -98,7 +68,7 @@ def test_b01_the_twins_break_returns_what_was_prefetched() -> None:
 
 
 def test_b01_the_twin_has_batches_idle_time_and_requests() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(Broker) as there, sync.connect(there.url) as connection, connection.session() as session:
         there.requests = lambda verb, arguments: {"slices": [], "next": None} if verb == "browse" else verb
         assert connection.command("status") == "status"
         assert session.command("status") == "status"
@@ -120,7 +90,7 @@ def test_b01_the_twin_has_batches_idle_time_and_requests() -> None:
 
 def test_b01_four_threads_share_a_session_and_a_consumer() -> None:
     each = 2_000
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(Broker) as there, sync.connect(there.url) as connection, connection.session() as session:
 
         def produce(who: int) -> None:
             for number in range(each):
@@ -158,7 +128,7 @@ def test_b01_four_threads_share_a_session_and_a_consumer() -> None:
 
 
 def test_b02_the_twin_survives_a_lost_connection() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(Broker) as there, sync.connect(there.url) as connection, connection.session() as session:
         consumer = session.receive("q")
         for number in range(20):
             session.send("q", b"%d" % number)
@@ -172,7 +142,7 @@ def test_b02_the_twin_survives_a_lost_connection() -> None:
 
 
 def test_b01_the_twin_raises_what_the_client_raises() -> None:
-    with served() as there:
+    with served_by(Broker) as there:
         with sync.connect(there.url, buffer_bytes=300_000) as connection, connection.session() as session:
             there.failing["topic:t"] = WrongKind(destination="t", kind="queue", wanted="topic")
             with pytest.raises(WrongKind):
@@ -201,7 +171,7 @@ def test_b01_the_twin_raises_what_the_client_raises() -> None:
 
 
 def test_b01_a_callback_cannot_block_its_own_loop() -> None:
-    with served() as there:
+    with served_by(Broker) as there:
         told: list[Any] = []
 
         def on_state(state: sync.ConnectionState) -> None:
@@ -216,7 +186,7 @@ def test_b01_a_callback_cannot_block_its_own_loop() -> None:
 
 
 def test_b01_a_dropped_connection_ends_its_thread() -> None:
-    with served() as there:
+    with served_by(Broker) as there:
         session = sync.connect(there.url).session()
         session.send("q", b"the session keeps it open")
         del session
@@ -225,7 +195,7 @@ def test_b01_a_dropped_connection_ends_its_thread() -> None:
 
 
 def test_b01_a_program_that_closes_nothing_ends_cleanly() -> None:
-    with served() as there:
+    with served_by(Broker) as there:
         program = (
             "import atexit, clarion.sync\n"
             f"connection = clarion.sync.connect({there.url!r})\n"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -19,35 +17,7 @@ from clarion.errors import BadArgument, NoReply, NoSuchHandle, TransactionRolled
 from clarion.wire.batch import encode
 from clarion.wire.frames import Slice
 from tests.unit.client.scripted_semantics import FullBroker
-
-
-@contextmanager
-def served() -> Iterator[FullBroker]:
-    """A scripted broker in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-    made: list[FullBroker] = []
-
-    async def begin() -> None:
-        made.append(FullBroker())
-        await made[0].start()
-        ready.set()
-
-    def serve() -> None:
-        loop.run_until_complete(begin())
-        loop.run_forever()
-        loop.run_until_complete(made[0].stop())
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    ready.wait()
-    try:
-        yield made[0]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+from tests.unit.client.threads import served_by
 
 
 def cut(there: FullBroker) -> None:
@@ -77,7 +47,7 @@ def leave(how: str, consumer: sync.Consumer) -> None:
 @pytest.mark.parametrize("ack", ["auto", "dups_ok"])
 @pytest.mark.parametrize("how", ["break", "return", "raise"])
 def test_b04_the_twin_confirms_what_the_application_came_back_from(how: str, ack: Any) -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection, connection.session() as session:
         filled(connection, "q", 5)
         with suppress(ZeroDivisionError):
             leave(how, session.receive("q", ack=ack))
@@ -89,7 +59,7 @@ def test_b04_the_twin_confirms_what_the_application_came_back_from(how: str, ack
 
 
 def test_b04_the_twin_waits_in_auto_and_not_in_dups_ok() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection, connection.session() as session:
         filled(connection, "q", 3)
         for message in session.receive("q", ack="auto", timeout=0.05):
             assert there.confirmed.get("q", set()) == set(range(message.sequence))
@@ -111,7 +81,7 @@ def test_b04_the_twin_waits_in_auto_and_not_in_dups_ok() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_b04_the_twins_block_decides_on_the_last_message(fails: bool) -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection, connection.session() as session:
         filled(connection, "q", 3)
         with suppress(ZeroDivisionError), session.receive("q", ack="auto") as consumer:
             take(consumer, 2)
@@ -122,7 +92,7 @@ def test_b04_the_twins_block_decides_on_the_last_message(fails: bool) -> None:
 
 
 def test_b21_each_thread_comes_back_for_itself() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection, connection.session() as session:
         filled(connection, "q", 200)
         consumer = session.receive("q", ack="auto", prefetch_messages=20)
         held = consumer.receive()  # this thread works on it for long
@@ -144,7 +114,7 @@ def test_b21_each_thread_comes_back_for_itself() -> None:
 
 
 def test_b04_the_twin_confirms_for_the_session_and_recovers() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection, connection.session() as session:
         filled(connection, "a", 5)
         filled(connection, "b", 5)
         a, b = session.receive("a", ack="client"), session.receive("b", ack="client")
@@ -166,7 +136,7 @@ def test_b04_the_twin_confirms_for_the_session_and_recovers() -> None:
 
 
 def test_b14_the_twin_commits_rolls_back_and_prepares() -> None:
-    with served() as there, sync.connect(there.url) as connection:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection:
         filled(connection, "in", 10)
         with connection.session(transacted=True) as session:
             assert session.transacted
@@ -200,7 +170,7 @@ def test_b14_the_twin_commits_rolls_back_and_prepares() -> None:
 
 @pytest.mark.parametrize("how", ["send_nowait", "try_send", "send_many_nowait", "send", "commit"])
 def test_b14_the_twin_is_told_once_and_begins_anew(how: str) -> None:
-    with served() as there, sync.connect(there.url) as connection:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection:
         filled(connection, "in", 6)
         with connection.session(transacted=True) as session:
             consumer = session.receive("in", prefetch_messages=6)
@@ -230,7 +200,7 @@ def test_b14_the_twin_is_told_once_and_begins_anew(how: str) -> None:
 
 
 def test_b04_the_twin_asks_and_answers() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection, connection.session() as session:
 
         def serve() -> None:
             with connection.session() as server:
@@ -267,7 +237,7 @@ def test_b21_a_part_that_was_cut_is_handed_out_no_further() -> None:
 
 
 def test_b15_the_twin_consumes_patterns() -> None:
-    with served() as there, sync.connect(there.url) as connection, connection.session() as session:
+    with served_by(FullBroker) as there, sync.connect(there.url) as connection, connection.session() as session:
         for number in range(3):
             filled(connection, f"topic:a.{number}", 4)
         with session.receive("glob:a.*") as consumer:

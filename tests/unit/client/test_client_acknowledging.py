@@ -11,7 +11,7 @@ import pytest
 
 from clarion import client
 from clarion.client import acknowledging
-from clarion.errors import BadArgument, RequestError, SessionClosed
+from clarion.errors import BadArgument, JournalFull, RequestError, SessionClosed
 from clarion.wire import frames
 from clarion.wire.frames import Type
 from tests.unit.client.scripted_broker import Broker, broker, run
@@ -374,6 +374,81 @@ def test_b04_recover_gives_back_everything_that_is_not_confirmed() -> None:
             assert sorted(m.sequence for m in await take(c, 2)) == [1, 2]
             await session.recover()
             await session.recover()
+
+    run(main())
+
+
+def test_b04_what_is_on_its_way_while_a_session_recovers_comes_again_in_its_order() -> None:
+    async def main() -> None:
+        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
+            await filled(session, "q", 6)
+            consumer = session.receive("q", ack="client", prefetch_messages=4)
+            await take(consumer, 2)
+            there.requests = lambda verb, arguments: ... if verb == "recover" else None
+            recovering = asyncio.create_task(session.recover())
+            await there.until(lambda: len(frames_of(there, Type.REQUEST)) == 1)
+            there.dispatch("q")  # these have left before the broker heard of it
+            (asked,) = frames_of(there, Type.REQUEST)
+            await session.command("status")
+            assert await consumer.receive(0.02) is None
+            there.restart((there.end, 1), {"restart": [1]})
+            there.end.send(Type.REPLY, 1, frames.pack({"request": frames.unpack(asked)["request"], "result": None}))
+            there.dispatch("q")
+            again = await take(consumer, 6)
+            assert [message.sequence for message in again] == [0, 1, 2, 3, 4, 5]
+            await again[-1].confirm()
+            await recovering
+
+    run(main())
+
+
+def test_b04_any_number_of_recoveries_leaves_the_credit_as_it_was() -> None:
+    async def main() -> None:
+        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
+            await filled(session, "q", 20)
+            consumer = session.receive("q", ack="client", prefetch_messages=8)
+            for times in range(30):
+                (message,) = await take(consumer, 1)
+                assert (message.sequence, message.delivery_count) == (0, times + 1)
+                await session.recover()
+            assert [message.sequence for message in await take(consumer, 20)] == list(range(20))
+
+    run(main())
+
+
+def test_b04_a_connection_lost_while_a_session_recovers_gives_everything_back() -> None:
+    async def main() -> None:
+        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
+            await filled(session, "q", 6)
+            consumer = session.receive("q", ack="client", prefetch_messages=4)
+            await take(consumer, 2)
+            there.requests = lambda verb, arguments: ... if verb == "recover" else None
+            recovering = asyncio.create_task(session.recover())
+            await there.until(lambda: frames_of(there, Type.REQUEST))
+            there.end.cut()
+            await recovering
+            assert sorted(message.sequence for message in await take(consumer, 6)) == list(range(6))
+
+    run(main())
+
+
+def test_b04_a_confirmation_that_found_no_room_can_be_repeated() -> None:
+    async def main() -> None:
+        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
+            await filled(session, "q", 2)
+            async with session.receive("q") as consumer:
+                message, _ = await take(consumer, 2)
+                there.confirming = False
+                first = asyncio.create_task(message.confirm())
+                await there.until(lambda: frames_of(there, Type.CONFIRM))
+                _, request, _ = frames.unpack_ack(frames_of(there, Type.CONFIRM)[0])
+                full = frames.error_facts(JournalFull(wanted=1, room=0))
+                there.end.send(Type.ERROR, 1, frames.pack({"request": request, **full}))
+                with pytest.raises(JournalFull):
+                    await first
+                there.confirming = True
+            await message.confirm()
+            assert len(frames_of(there, Type.CONFIRM)) == 2
 
     run(main())
 

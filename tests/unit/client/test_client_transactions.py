@@ -385,7 +385,7 @@ def test_b14_a_cancelled_commit_that_was_not_asked_is_rolled_back() -> None:
                     await committing
                 there.answering = True
                 assert len(await take(consumer, 1)) == 1
-                assert there.verbs("rollback") == [{"transaction": 1, "consumed": [[1, [[0, 1]]]]}]
+                assert there.verbs("rollback") == [{"transaction": 1, "consumed": [[1, [[0, 1]]]], "restart": [1]}]
                 session.send_nowait("out", b"y")
                 there.answer(there.published[-1])
                 await session.commit()

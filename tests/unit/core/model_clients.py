@@ -160,6 +160,19 @@ class Clients(Turns):
         self.unassign(client)
         self.leave_if_done(client)
 
+    def restart(self, client: Client) -> None:
+        """Nobody has seen what it has: it goes back, uncounted, and so does what waits for it."""
+        destination, subscription = self.real(client)
+        self.touched.add(destination.identity)
+        model = client.subscription
+        theirs = [sequence for sequence, place in model.place.items() if place == (IN_FLIGHT, client)]
+        subscription.restart(client.consumer)
+        for sequence in theirs:
+            model.ready(sequence)
+            client.holds.discard(sequence)
+        self.unassign(client)
+        self.leave_if_done(client)
+
     def leave_if_done(self, client: Client) -> None:
         if client.parted and not client.consumer.inflight and client.consumer in self.clients:
             self._detach(client)

@@ -286,6 +286,12 @@ class World(Passing):
                 self.tell(one, unseen)
                 self.part(one, unseen)
 
+    def begin_again(self) -> None:
+        client = self.some_client()
+        if client is not None:
+            self.tell(client)
+            self.restart(client)
+
     # --- administration -------------------------------------------------------------------------------
 
     def discard(self) -> None:
@@ -391,6 +397,7 @@ STEPS = (
     ("arrive", 4, ""),
     ("die", 1, ""),
     ("leave", 1, ""),
+    ("begin_again", 2, ""),
     ("come_back", 2, ""),
     ("more_credit", 14, ""),
     ("pause", 1, ""),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from clarion import limits
 from clarion.core import entries
 from clarion.core.entries import Kind
+from clarion.core.sparse import pack_runs
 from clarion.core.state import State
 from clarion.wire.batch import Batch, encode
 
@@ -24,13 +25,20 @@ RANGES = st.lists(
     st.tuples(SEQUENCES, st.integers(1, 1 << 40)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=20
 )
 NAMES = st.text(max_size=40)
+MAYBE = st.none() | st.booleans()
 IDS = st.integers(0, (1 << 128) - 1)
 TRANSACTIONS = st.binary(min_size=24, max_size=24).filter(any)
 
-PUBLISHES = st.builds(
-    entries.Publish, U32, U32, U64, U64, IDS, TIMES, TIMES, TIMES, st.integers(0, 9), st.integers(0, 2)
+RUNS = st.lists(st.tuples(st.integers(1, 70_000), st.integers(1, 300)), min_size=1, max_size=9).map(
+    lambda steps: [
+        (end - length, end) for end, (_, length) in zip(itertools.accumulate(map(sum, steps)), steps, strict=True)
+    ]
 )
-STAGES = st.builds(entries.Stage, PUBLISHES, U64, TIMES, TRANSACTIONS | st.just(b""))
+PUBLISH_FIELDS = (U32, U32, U64, U64, IDS, TIMES, TIMES, TIMES, st.integers(0, 9), st.integers(0, 2))
+PUBLISHES = st.builds(entries.Publish, *PUBLISH_FIELDS, st.just(b"") | RUNS.map(pack_runs))
+STAGES = st.builds(
+    entries.Stage, st.builds(entries.Publish, *PUBLISH_FIELDS, st.just(b"")), U64, TIMES, TRANSACTIONS | st.just(b"")
+)
 CONSUMED = st.lists(st.tuples(U32, RANGES), max_size=5)
 CHANGES = st.builds(entries.Change, U32, RANGES, SEQUENCES, RANGES, RANGES, CONSUMED, CONSUMED)
 
@@ -44,7 +52,7 @@ ENTRIES: dict[Kind, st.SearchStrategy[Any]] = {
         entries.Create, U32, st.sampled_from(["queue", "topic"]), NAMES, TIMES, st.lists(U32, max_size=5)
     ),
     Kind.DROP: st.builds(entries.Drop, U32),
-    Kind.SUBSCRIBE: st.builds(entries.Subscribe, U32, U32, NAMES, st.booleans(), SEQUENCES, NAMES, U32),
+    Kind.SUBSCRIBE: st.builds(entries.Subscribe, U32, U32, NAMES, st.booleans(), SEQUENCES, NAMES, U32, MAYBE),
     Kind.UNSUBSCRIBE: st.builds(entries.Unsubscribe, U32, U32),
     Kind.PRODUCERS_CLOSED: st.builds(
         entries.ProducersClosed, st.binary(min_size=16, max_size=16), st.lists(U32, max_size=9)
@@ -71,7 +79,7 @@ ENTRIES: dict[Kind, st.SearchStrategy[Any]] = {
     Kind.POLICY: st.builds(
         entries.SetPolicy, NAMES, st.none() | st.dictionaries(NAMES, st.booleans() | TIMES | NAMES, max_size=4)
     ),
-    Kind.PATTERN: st.builds(entries.SetPattern, U32, NAMES, NAMES, st.booleans(), NAMES),
+    Kind.PATTERN: st.builds(entries.SetPattern, U32, NAMES, NAMES, st.booleans(), NAMES, MAYBE),
     Kind.RETURNED: st.builds(entries.Returned, U32, U32, RANGES, TIMES, NAMES),
     Kind.RETAIN: st.builds(entries.Retain, U32, U64),
     Kind.FRAGMENT: st.builds(
@@ -79,6 +87,7 @@ ENTRIES: dict[Kind, st.SearchStrategy[Any]] = {
     ),
     Kind.LARGE: st.builds(entries.Large, STAGES, U64, U64),
     Kind.STREAM_DROPPED: st.builds(entries.StreamDropped, st.lists(U32, max_size=9)),
+    Kind.LEASE: st.builds(entries.SetLease, NAMES, NAMES, TIMES, TIMES, TIMES),
 }  # fmt: skip
 
 
@@ -138,7 +147,7 @@ def test_a05_the_entries_of_the_first_logs_have_fewer_fields() -> None:
     pack = msgspec.msgpack.encode
     assert entries.Create.decode(pack([3, "topic", "t", 7])) == entries.Create(3, "topic", "t", 7, [])
     made = entries.Subscribe.decode(pack([3, 1, "s", True, 9]))
-    assert made == entries.Subscribe(3, 1, "s", True, 9, "", 0)
+    assert made == entries.Subscribe(3, 1, "s", True, 9, "", 0, None)
     assert entries.Drop.decode(pack([3])) == entries.Drop(3)
     assert entries.Unsubscribe.decode(pack([3, 1])) == entries.Unsubscribe(3, 1)
     closed = entries.ProducersClosed.decode(pack([b"p" * 16, [3]]))

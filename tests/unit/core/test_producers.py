@@ -25,7 +25,19 @@ def test_a06_what_is_below_the_floor_is_stored() -> None:
     producers.record(1, 1, 11, floor=1)
     producers.record(1, 11, 21, floor=11)
     assert producers.judge(1, 1, 11, 11, resend=True) is Verdict.DOUBLE
-    assert producers.judge(1, 5, 15, 11, resend=True) is Verdict.TORN
+    assert producers.judge(1, 5, 15, 11, resend=True) is Verdict.DOUBLE
+    assert producers.judge(1, 5, 25, 11, resend=True) is Verdict.TORN
+    assert producers.missing(1, 5, 25) == [(21, 25)]
+
+
+def test_b02_a_floor_that_was_said_before_counts_for_the_window() -> None:
+    """A producer that lost its memory begins with a low floor, far above which it goes on."""
+    producers = Producers()
+    far = 3 * limits.PRODUCER_WINDOW_MESSAGES
+    producers.record(1, far, far + 10, floor=far)
+    assert producers.judge(1, far + 5, far + 20, 1, resend=False) is Verdict.TORN
+    assert producers.judge(1, far + 10, far + 20, 1, resend=False) is Verdict.NEW
+    assert producers.judge(2, far + 10, far + 20, 1, resend=False) is Verdict.TOO_FAR
 
 
 @pytest.mark.parametrize("reloaded", [False, True])

@@ -29,7 +29,7 @@ from clarion.core.entries import (
 )
 from clarion.core.pages import Page
 from clarion.core.state import State
-from clarion.core.subscription import RESERVED
+from clarion.core.subscription import RESERVED, Subscription
 from tests.unit.core.model_world import World
 
 SEGMENT_BYTES = 1 << 20
@@ -86,7 +86,7 @@ def rich() -> Log:
     log.write(Kind.POLICY, SetPolicy("glob:t*", {"quota_bytes": 1_000_000}))
     log.write(Kind.CREATE, Create(1, "queue", "q", 0))
     log.write(Kind.CREATE, Create(2, "topic", "t", 1 << 30, [1]))
-    log.write(Kind.SUBSCRIBE, Subscribe(2, 2, "s", False, 1, "number > 3"))
+    log.write(Kind.SUBSCRIBE, Subscribe(2, 2, "s", False, 1, "number > 3", 0, True))
     log.publish(1, 10, priority=9, stored_ms=5, until=2)
     log.publish(1, 10, expiry_first_ms=70_000, stored_ms=6)
     log.publish(2, 5)
@@ -115,6 +115,7 @@ def test_a05_dumps_of_the_first_version_load_and_go_on() -> None:
     assert subscription.confirmed.gaps(1, 16) == [(3, 5), (6, 8), (10, 16)]
     assert list(subscription.counts) == [(3, 4, 1), (4, 5, 2), (12, 14, 1)]
     assert (subscription.mark, subscription.selector, subscription.pattern) == (20, "", 0)
+    assert subscription.no_local is None
     assert not subscription.reserved
     assert not subscription.history
     assert (topic.bytes_quota, topic.tail, list(topic.subscriptions), topic.next_subscription) == (1 << 30, 5, [2], 3)
@@ -140,9 +141,9 @@ def test_a05_a_dump_holds_everything() -> None:
     assert queue.subscriptions[1].history == {4: [(8, "no")]}
     assert list(queue.subscriptions[1].reserved) == [(7, 9, 0)]
     assert [(one.number, one.due_ms, one.transaction) for one in queue.stages] == [(1, 90_000, b"")]
-    assert [(one.name, one.selector, one.pattern) for one in topic.subscriptions.values()] == [
-        ("p", "color = 'red'", 1),
-        ("s", "number > 3", 0),
+    assert [(one.name, one.selector, one.pattern, one.no_local) for one in topic.subscriptions.values()] == [
+        ("p", "color = 'red'", 1, None),
+        ("s", "number > 3", 0, True),
     ]
     assert topic.retained_from == 1
     assert again.transactions.stages == {TRANSACTION: {2: [1]}}
@@ -151,6 +152,13 @@ def test_a05_a_dump_holds_everything() -> None:
     assert again.patterns[1].name == "p"
     again.recovered()
     assert list(queue.subscriptions[1].away) == [(7, 9, RESERVED)]
+
+
+def test_a05_a_subscription_that_was_dumped_without_no_local_is_open_to_both() -> None:
+    dumped = rich().state.destinations[2].subscriptions[2].dump()
+    assert dumped[-1] is True
+    assert Subscription.load(dumped).no_local is True
+    assert Subscription.load(dumped[:-1]).no_local is None
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -156,9 +156,10 @@ class Consuming:
         credit = known[1].credit if known is not None else session.merging.get(number)
         if credit is not None:
             credit.add(messages, size)
-            self._wake_starved(credit)
+            self.wake_starved(credit)
 
-    def _wake_starved(self, credit: Credit) -> None:
+    def wake_starved(self, credit: Credit) -> None:
+        """There is room again: whatever waited for it has its turn."""
         if not credit.starved:
             return
         starved, credit.starved = credit.starved, set()
@@ -201,7 +202,7 @@ class Consuming:
                 self._host.reply(session, request, None)
 
         self._host.log.after(durable) if subscription.durable else durable()
-        self._wake_starved(consumer.credit)  # others of a pattern may have waited for its bound on the unconfirmed
+        self.wake_starved(consumer.credit)  # others of a pattern may have waited for its bound on the unconfirmed
         self.leave_if_done(session, destination, consumer)
         self._host.delivery.wake(destination)
 

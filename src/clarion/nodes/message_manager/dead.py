@@ -113,11 +113,12 @@ class Dead:
         bodies = [batch.record(sequence - batch_first)[1] for sequence in range(first, end)]
         encoded = wire.encode(
             str(target).encode(),
-            batch.first_id + first - batch_first,
+            batch.id_of(first - batch_first),
             bodies,
             headers,
             priority=batch.priority,
             created_ms=batch.created_ms,
+            id_deltas=_deltas(batch, first - batch_first, end - batch_first),
         )
         entry = Transfer(
             target.identity, target.tail, end - first, now_ms, batch.priority, 0, 0, 0,
@@ -227,7 +228,7 @@ class Dead:
         clean = msgspec.structs.replace(headers, dead=None, expires_at_ms=0)
         encoded = wire.encode(
             str(target).encode(),
-            batch.first_id + index,
+            batch.id_of(index),
             [batch.record(index)[1]],
             [encode_headers(clean)],
             priority=batch.priority,
@@ -241,6 +242,14 @@ class Dead:
         host.transfer(entry, encoded)
         host.log.after(lambda: host.release(source, [(sequence, sequence + 1)]))
         return 1
+
+
+def _deltas(batch: Batch, first: int, end: int) -> list[int] | None:
+    """What the ids of these messages are above the first of them; None where they follow each other."""
+    if not batch.flags & wire.IDS:
+        return None
+    deltas: list[int] = batch.id_deltas()[first:end].tolist()
+    return [delta - deltas[0] for delta in deltas]
 
 
 def _with_story(batch: Batch, index: int, story: dict[str, object]) -> bytes:

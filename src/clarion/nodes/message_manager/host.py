@@ -47,6 +47,7 @@ from clarion.nodes.message_manager.clockwork import Clockwork
 from clarion.nodes.message_manager.consuming import Consuming
 from clarion.nodes.message_manager.dead import Dead
 from clarion.nodes.message_manager.delivery import Delivery
+from clarion.nodes.message_manager.leasing import Leasing
 from clarion.nodes.message_manager.log import EntryLog
 from clarion.nodes.message_manager.looking import Looking
 from clarion.nodes.message_manager.merging import Merging
@@ -54,8 +55,10 @@ from clarion.nodes.message_manager.publishing import Publishing
 from clarion.nodes.message_manager.reading import PageReader
 from clarion.nodes.message_manager.recovering import OpenJournal, files_of, options_of, probe_of, replay, report, retain
 from clarion.nodes.message_manager.requests import Requests
+from clarion.nodes.message_manager.restarting import Restarting
 from clarion.nodes.message_manager.retention import Retention
 from clarion.nodes.message_manager.sessions import Session, Sessions
+from clarion.nodes.message_manager.slow import Slow
 from clarion.nodes.message_manager.streaming import Streaming
 from clarion.nodes.message_manager.subscribing import Subscribing
 from clarion.nodes.message_manager.temporary import Temporary
@@ -125,6 +128,7 @@ class MessageManager:
             self.bus.watch(self._member),
             self.bus.join(f"mm/{group}"),
         ]
+        self.spawn(self.retention.look_at_all())
         self.spawn(self.upkeep.run())
         self.started_ms = int(time.time() * 1000)
         report(self.state, self.journal, recovery, time.perf_counter() - began)
@@ -151,6 +155,7 @@ class MessageManager:
         self.subscribing = Subscribing(self)
         self.consuming = Consuming(self)
         self.merging = Merging(self)
+        self.restarting = Restarting(self)
         self.clockwork = Clockwork(self)
         self.dead = Dead(self)
         self.watching = Watching(self)
@@ -158,14 +163,16 @@ class MessageManager:
         self.temporary = Temporary(self)
         self.streaming = Streaming(self)
         self.transacting = Transacting(self)
+        self.slow = Slow(self)
         self.upkeep = Upkeep(self)
+        self.leasing = Leasing(self)
         self.looking = Looking(self)
         self.requests = Requests(self)
         self._handlers = {
             frames.Type.PUBLISH: self.publishing.handle,
             frames.Type.STAGE: self.publishing.handle_staged,
             frames.Type.PUBLISH_LARGE: self.publishing.handle_large,
-            frames.Type.FRAGMENT: self.streaming.handle,
+            frames.Type.FRAGMENT: self.streaming.pacing.handle,
             frames.Type.SUBSCRIBE: self.consuming.subscribe,
             frames.Type.UNSUBSCRIBE: self.consuming.unsubscribe,
             frames.Type.CREDIT: self.consuming.credit,
@@ -181,6 +188,7 @@ class MessageManager:
     def _resume_work(self) -> None:
         """What an earlier run left to do, and what can be done without room in the log."""
         self.merging.recovered()
+        self.leasing.recovered()
         self._left_over = [self._make_wellknown, *self.temporary.recovered(), *self.transacting.recovered()]
         self._left_over.append(self.streaming.recovered)
         for destination in list(self.state.destinations.values()):
@@ -262,7 +270,8 @@ class MessageManager:
     def _session_opened(self, command: commands.Command) -> None:
         facts = frames.unpack(command.payload)
         producer, connection = (int.from_bytes(facts[key], "big") for key in ("producer", "connection"))
-        earlier = self.sessions.introduce(command.session, producer, connection)
+        sender, resumed = facts.get("sender", b""), facts.get("resumed", False)
+        earlier = self.sessions.introduce(command.session, producer, connection, sender, resumed)
         if earlier:
             # Its client came back by another client manager before the end of the first one was heard of. What was
             # in flight there comes back now, before anything newer is delivered.
@@ -275,6 +284,7 @@ class MessageManager:
     def _session_ended(self, command: commands.Command) -> None:
         facts = frames.unpack(command.payload)
         self._end(command.session, int.from_bytes(facts["producer"], "big"), bool(facts["clean"]))
+        self.sessions.taken.pop(command.session, None)
 
     def _end(self, identity: int, producer: int, clean: bool) -> None:
         session = self.sessions.pop(identity)
@@ -292,6 +302,7 @@ class MessageManager:
         if kind == "cm" and not present:
             for identity in self.sessions.of_manager(int(half, 16)):
                 self._end(identity, 0, clean=False)
+            self.sessions.forget_taken(int(half, 16))
 
     # --- for the parts --------------------------------------------------------------------------------
 

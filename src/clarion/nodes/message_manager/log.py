@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -29,18 +30,20 @@ class EntryLog:
         self._waiting: deque[tuple[int, Effect]] = deque()
         self._settled = settled
         self._last = -1
+        self.others_s = 0.0
+        """When the last entry was written that is not a fragment, by the monotonic clock."""
         journal.on_durable = self._durable
 
     def write(self, kind: int, head: bytes) -> None:
         """Append and apply one entry. Raises `JournalFull` and changes nothing then."""
         location = self._journal.append(kind, head, reserve=True)
-        self._last = location.position
+        self._last, self.others_s = location.position, time.monotonic()
         self._state.apply(location.index, kind, head, location.position, location.span)
 
     def publish(self, entry: Publish, batch: Buffer) -> tuple[int, int]:
         """`write` of a batch, which may not enter the reserve: (position, span)."""
         location = self._journal.append(Kind.PUBLISH, entry.encode(), batch)
-        self._last = location.position
+        self._last, self.others_s = location.position, time.monotonic()
         self._state.apply_publish(location.index, entry, location.position, location.span)
         return location.position, location.span
 

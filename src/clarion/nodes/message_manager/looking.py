@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -229,17 +230,14 @@ class Looking:
         return [
             {
                 "destination": str(destination),
-                "subscription": subscription.name or None,
+                "subscription": consumer.subscription.name or None,
                 "session": ids.format_id(consumer.session),
                 "in_flight": consumer.held,
-                "waiting": subscription.depth(destination.visible) - consumer.held,
+                "waiting": consumer.subscription.depth(destination.visible) - consumer.held,
                 "paused": consumer.credit.paused,
             }
-            for destination in self._host.state.destinations.values()
-            for subscription in destination.subscriptions.values()
-            for consumer in subscription.consumers
-            if consumer.room <= 0 and not consumer.detached and subscription.depth(destination.visible) > consumer.held
-        ][:_SLOW_MAX]
+            for destination, consumer in islice(self._host.slow.found(), _SLOW_MAX)
+        ]
 
     async def _patterns(self, _arguments: Arguments) -> object:
         return [

@@ -15,10 +15,11 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from clarion import limits
+from clarion.core.consumer import Consumer
 from clarion.core.destination import TOPIC, Destination
 from clarion.core.entries import Kind, SetPattern
 from clarion.core.patterns import Pattern, PatternSet, parse_pattern
@@ -27,7 +28,7 @@ from clarion.errors import BadArgument, ClarionError, LimitReached, NoSuchSubscr
 from clarion.message import check_name
 from clarion.nodes.message_manager.consuming import credit_of
 from clarion.nodes.message_manager.sessions import Session
-from clarion.nodes.message_manager.subscribing import canonical
+from clarion.nodes.message_manager.subscribing import canonical, named, no_local_of
 from clarion.wire import frames
 
 if TYPE_CHECKING:
@@ -136,36 +137,40 @@ class Merging:
     @staticmethod
     def _check(found: list[Destination], wanted: dict[str, Any]) -> None:
         """Nothing is changed if one of them cannot be had."""
+        no_local_of(wanted)  # may be refused, also where there is no topic yet
         name = wanted.get("subscription")
         if not name or wanted.get("shared"):
             return
         for destination in found:
-            known = destination.find_subscription(name)
+            known = named(destination, name, durable=bool(wanted.get("durable")))
             if known is not None and any(not consumer.detached for consumer in known.consumers):
                 raise SubscriptionInUse(destination=str(destination), subscription=name)
 
     def _durable_number(self, pattern: Pattern, wanted: dict[str, Any]) -> int:
         state = self._host.state
         name, shared, selector = wanted.get("subscription"), bool(wanted.get("shared")), canonical(wanted)
+        no_local = no_local_of(wanted)
         if not name:
             raise BadArgument(argument="subscription", detail="a durable subscription needs a name")
         check_name(name)
         known = next((entry for entry in state.patterns.values() if entry.name == name), None)
         if known is not None:
-            if (known.pattern, known.shared, known.selector) != (pattern.text, shared, selector):
+            same = (known.pattern, known.shared, known.selector) == (pattern.text, shared, selector)
+            if not same or known.no_local not in (None, no_local):
                 raise BadArgument(argument="subscription", detail=f"{name} is of {known.pattern}, with other options")
             return known.number
         if len(state.patterns) >= limits.PATTERNS_DURABLE_MAX:
             raise LimitReached(what="durable patterns", limit=limits.PATTERNS_DURABLE_MAX)
         number = state.next_pattern
-        self._host.log.write(Kind.PATTERN, SetPattern(number, pattern.text, name, shared, selector).encode())
+        self._host.log.write(Kind.PATTERN, SetPattern(number, pattern.text, name, shared, selector, no_local).encode())
         self._durable.add(number, pattern)
         return number
 
     def _make_durable(self, merge: _Merge, destination: Destination) -> None:
         """The subscription of a durable pattern: also where a crash came between its entry and this one."""
         name: str = merge.wanted.get("subscription") or ""
-        if merge.durable and destination.find_subscription(name) is None:
+        pattern = self._host.state.patterns.get(merge.durable)
+        if merge.durable and named(destination, name, durable=True) is None:
             self._host.subscribing.make(
                 destination,
                 name,
@@ -174,6 +179,7 @@ class Merging:
                 start=destination.tail,
                 selector=canonical(merge.wanted),
                 pattern=merge.durable,
+                no_local=no_local_of(merge.wanted) if pattern is None else pattern.no_local,
             )
 
     def _merge(
@@ -231,6 +237,21 @@ class Merging:
         self.take_back(session, [(child, unseen.get(child) or []) for child in merge.numbers.values()])
         if wanted.get("delete") and merge.durable:
             self.delete(merge.durable)
+
+    def numbers_of(self, session: Session, number: int) -> Collection[int]:
+        """The consumers that the consumer of a pattern is made of; none if it is not one."""
+        merge = self._live.get((session.identity, number))
+        return () if merge is None else merge.numbers.values()
+
+    def topics_of(
+        self, session: Session, number: int, identities: Iterable[int]
+    ) -> Iterator[tuple[Destination, Consumer]]:
+        """Those of the consumers that a pattern's consumer is made of whose destinations are named."""
+        merge = self._live.get((session.identity, number))
+        for identity in identities if merge is not None else ():
+            known = session.consumers.get(merge.numbers.get(identity, 0)) if merge is not None else None
+            if known is not None:
+                yield known
 
     def take_back(self, session: Session, unseen: list[tuple[int, list[Range]]]) -> None:
         """Consumers of a pattern that has ended give back what nobody saw; also what crossed their end."""

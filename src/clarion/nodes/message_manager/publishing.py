@@ -3,10 +3,13 @@
 Rules
     1. A batch is answered exactly once for each time it is received, except those that follow a
        refused one: they are dropped, because the client sends them again in order.
-    2. PUBLISHED leaves only when the batch is durable, also for a double.
+    2. PUBLISHED leaves only when the batch is durable, also for a double. Of a batch that is stored in part, as a
+       producer that lost its memory may cut it, the missing messages are stored and no others.
     3. Admission looks at the destination's quota, the journal's room beyond its reserve, and what is
        not durable yet; it never waits, so one full destination delays no other.
-    4. A batch of a transaction, or one with a time to be delivered at, is stored in the wings: it is confirmed
+    4. Of a sparse batch exactly its sequences are stored, and known as stored: never what is in its gaps. It is of no
+       transaction, without delay and large body, and nobody waits for its delivery.
+    5. A batch of a transaction, or one with a time to be delivered at, is stored in the wings: it is confirmed
        alike, and seen when its transaction is committed and its time has come.
 """
 
@@ -21,6 +24,7 @@ from clarion.core.destination import TOPIC, Destination
 from clarion.core.entries import Kind, Large, ProducersClosed, Publish, Stage
 from clarion.core.producers import Verdict
 from clarion.core.sift import earliest_expiry_ms
+from clarion.core.sparse import Range, pack_runs, places, sequence_runs
 from clarion.core.streams import Stream
 from clarion.errors import (
     BadBatch,
@@ -30,10 +34,11 @@ from clarion.errors import (
     LimitReached,
     MessageTooLarge,
     ProducerForgotten,
+    ProducerTaken,
 )
 from clarion.nodes.message_manager.sessions import Session
 from clarion.wire import frames
-from clarion.wire.batch import Batch
+from clarion.wire.batch import IDS, Batch
 from clarion.wire.commands import Command
 
 if TYPE_CHECKING:
@@ -43,6 +48,10 @@ _STAGED_BATCHES_MAX = 1_000_000
 """Batches in the wings of one destination."""
 _PAUSE_MESSAGES = 1_000
 """How far the slowest consumer of a topic may be behind before the topic pauses, if it is told to."""
+_Answer = tuple[int, int]
+"""First producer sequence and count of a batch as it was received."""
+_RUN_BYTES_MAX = 8
+"""What a run of a sparse batch takes in the head of its entry."""
 _LOW_WATER = 0.9
 """Producers are resumed when a destination holds less than this part of its quota."""
 
@@ -89,10 +98,13 @@ class Publishing:
         self._take(command, floor, batch, transaction, stream)
 
     def _take(self, command: Command, floor: int, batch: Batch, transaction: bytes, stream: bytes = b"") -> None:
-        session = self._host.sessions.get(command.session)
+        sessions = self._host.sessions
+        session = sessions.get(command.session)
         first = ids.sequence_of(batch.first_id)
         destination: Destination | None = None
         try:
+            if sessions.taken and command.session in sessions.taken:
+                raise ProducerTaken(producer=ids.format_id(sessions.taken[command.session]))
             destination = self._host.resolve(batch.destination.decode())
             refused = session.refusing.get(destination.identity)
             if refused is None or first <= refused:
@@ -114,69 +126,89 @@ class Publishing:
     ) -> None:
         producer, first = ids.producer_of(batch.first_id), ids.sequence_of(batch.first_id)
         resend = bool(flags & frames.RESEND)
-        match destination.producers.judge(producer, first, first + batch.count, floor, resend):
+        runs: list[Range] | None = None
+        if batch.flags & IDS:
+            _check_sparse(batch, flags, transaction, stream)
+            runs = sequence_runs(batch)
+            verdict = destination.producers.judge_runs(producer, runs, floor, resend)
+        else:
+            verdict = destination.producers.judge(producer, first, first + batch.count, floor, resend)
+        match verdict:
             case Verdict.NEW:
                 if transaction:
                     self._host.transacting.check_open(session, transaction)
                 body = self._host.streaming.whole(destination, stream, batch) if stream else None
-                self._admit(session, destination, batch, first, floor, flags, transaction, body)
+                self._admit(session, destination, batch, [batch], floor, flags, transaction, body)
+            case Verdict.TORN if not (transaction or stream or flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY)):
+                runs = runs or [(first, first + batch.count)]
+                pieces = self._pieces(batch, destination.producers.missing_runs(producer, runs))
+                if self._admit(session, destination, batch, pieces, floor, flags, b"", None):
+                    self._doubles.add(batch.count - sum(piece.count for piece in pieces))
             case Verdict.DOUBLE:
                 self._doubles.add(batch.count)
+                if session.refusing.get(destination.identity) == first:
+                    self._let_pass(session, destination)  # somebody else stored it meanwhile
                 self._host.log.after(lambda: self._settle(session.identity, first, batch.count))
                 if flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY):
                     self._host.watching.again(session.identity, destination, batch)
             case Verdict.FORGOTTEN:
                 raise ProducerForgotten(producer=ids.format_id(producer))
-            case verdict:
+            case Verdict.TOO_FAR:
+                what = "messages of a producer beyond the oldest that is not settled"
+                raise LimitReached(what=what, limit=limits.PRODUCER_WINDOW_MESSAGES)
+            case Verdict.TOO_MANY:
+                what = "runs of messages of a producer beyond the oldest that is not settled"
+                raise LimitReached(what=what, limit=limits.PRODUCER_SPANS_MAX)
+            case _:
+                # Transactions, large bodies and watched deliveries are known by their batch: no client cuts those anew.
                 raise BadBatch(detail=verdict.value)
+
+    def _pieces(self, batch: Batch, missing: list[Range]) -> list[Batch]:
+        """What to store of a batch of which only these sequences are missing: one batch, if that is possible.
+
+        So a batch that is stored in thousands of places costs no thousands of entries.
+        """
+        ranges = places(batch, missing)
+        size_max = batch.size + 4 * batch.count
+        head_max = limits.FRAME_OVERHEAD_BYTES_MAX // 2 + _RUN_BYTES_MAX * len(missing)
+        fits = size_max <= limits.BATCH_BYTES_MAX and size_max + 2 * head_max <= self._host.journal.record_bytes_max
+        if len(ranges) > 1 and fits and not batch.deliver_at_ms:
+            return [batch.picked(ranges)]
+        return [batch.sliced(first, end) for first, end in ranges]
 
     def _admit(
         self,
         session: Session,
         destination: Destination,
         batch: Batch,
-        first: int,
+        pieces: list[Batch],
         floor: int,
         flags: int,
         transaction: bytes,
         body: Stream | None,
-    ) -> None:
+    ) -> bool:
+        """Store the pieces of a batch that are missing, in most cases all of it as one. False: it is refused.
+
+        A refusal in the middle leaves the pieces before it stored: when the batch comes again the others are missing.
+        """
         policy = self._host.policy(destination)
-        if policy.message_bytes_max and batch.size > policy.message_bytes_max:
-            self._check_sizes(batch, policy.message_bytes_max)
-        reason = self.no_room(destination, batch.size)
+        for piece in pieces:
+            if policy.message_bytes_max and piece.size > policy.message_bytes_max:
+                self._check_sizes(piece, policy.message_bytes_max)
+        first = ids.sequence_of(batch.first_id)
+        reason = self.no_room(destination, batch.size if len(pieces) == 1 else sum(piece.size for piece in pieces))
         if reason is None:
             self._before()
-            now_ms = self._host.now_ms()
-            until = (flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY)) >> 1
-            delayed = batch.deliver_at_ms > now_ms
-            staged = delayed or bool(transaction)
-            entry = Publish(
-                destination.identity,
-                batch.count,
-                0 if staged else destination.tail,
-                floor,
-                batch.first_id,
-                now_ms,
-                earliest_expiry_ms(batch, policy.ttl_ms_max),
-                batch.expiry_last_ms,
-                batch.priority,
-                until,
-            )
+            last = pieces[-1]
             try:
-                if staged:
-                    self._stage(session, destination, batch, first, entry, transaction, body)
-                    return
-                if body is None:
-                    position, span = self._host.log.publish(entry, batch.buffer)
-                else:
-                    position, span = self._host.log.large(_large(Stage(entry, 0, 0, b""), body), batch.buffer)
-                    self._host.streaming.completed(body)
+                for piece in pieces:
+                    whole = (first, batch.count) if piece is last else None
+                    self._store(session, destination, piece, whole, floor, flags, transaction, body)
             except JournalFull:
                 reason = "persistent memory is full"
             else:
-                self._stored(session, destination, batch, first, entry, position, span)
-                return
+                self._let_pass(session, destination)
+                return True
         if policy.when_full == "fail":
             raise Blocked(destination=str(destination), detail=reason)
         self._refusals.add()
@@ -184,6 +216,44 @@ class Publishing:
         self._waiting[destination.identity, session.identity] = first
         payload = [frames.FLOOR.pack(first), frames.pack({"destination": str(destination), "reason": reason})]
         self._host.send(session.identity, frames.Type.REFUSED, payload)
+        return False
+
+    def _store(
+        self,
+        session: Session,
+        destination: Destination,
+        batch: Batch,
+        whole: _Answer | None,
+        floor: int,
+        flags: int,
+        transaction: bytes,
+        body: Stream | None,
+    ) -> None:
+        """One entry for one batch; when it is durable `whole` is confirmed. Raises `JournalFull`, nothing changed."""
+        now_ms = self._host.now_ms()
+        staged = batch.deliver_at_ms > now_ms or bool(transaction)
+        entry = Publish(
+            destination.identity,
+            batch.count,
+            0 if staged else destination.tail,
+            floor,
+            batch.first_id,
+            now_ms,
+            earliest_expiry_ms(batch, self._host.policy(destination).ttl_ms_max),
+            batch.expiry_last_ms,
+            batch.priority,
+            (flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY)) >> 1,
+            pack_runs(sequence_runs(batch)) if batch.flags & IDS else b"",
+        )
+        if staged:
+            self._stage(session, destination, batch, whole, entry, transaction, body)
+            return
+        if body is None:
+            position, span = self._host.log.publish(entry, batch.buffer)
+        else:
+            position, span = self._host.log.large(_large(Stage(entry, 0, 0, b""), body), batch.buffer)
+            self._host.streaming.completed(body)
+        self._stored(session, destination, batch, whole, entry, position, span)
 
     @staticmethod
     def _check_sizes(batch: Batch, limit: int) -> None:
@@ -197,7 +267,7 @@ class Publishing:
         session: Session,
         destination: Destination,
         batch: Batch,
-        first: int,
+        whole: _Answer | None,
         entry: Publish,
         transaction: bytes,
         body: Stream | None,
@@ -214,7 +284,6 @@ class Publishing:
         staged = destination.stages.get(stage.number)
         assert staged is not None
         self._host.journal.retain(staged.position, staged.span)
-        self._let_pass(session, destination)
         session.published.add(destination.identity)
         if transaction:
             session.transactions.add(transaction)
@@ -225,10 +294,10 @@ class Publishing:
             if not transaction:
                 self._host.clockwork.at(destination, batch.deliver_at_ms)
 
-        self._when_durable(session, batch, first, waits)
+        self._when_durable(session, batch, whole, waits)
 
-    def _when_durable(self, session: Session, batch: Batch, first: int, then: Callable[[], None]) -> None:
-        """Count a batch that waits for the disk; when it is durable confirm it, and go on with `then`."""
+    def _when_durable(self, session: Session, batch: Batch, whole: _Answer | None, then: Callable[[], None]) -> None:
+        """Count a batch that waits for the disk; when it is durable confirm `whole`, and go on with `then`."""
         size, count = batch.size, batch.count
         self.pending_bytes += size
 
@@ -237,7 +306,8 @@ class Publishing:
             self.pending_bytes -= size
             self._messages.add(count)
             self._bytes.add(size)
-            self._settle(session.identity, first, count)
+            if whole is not None:
+                self._settle(session.identity, *whole)
             then()
 
         self._host.log.after(durable)
@@ -273,12 +343,11 @@ class Publishing:
         session: Session,
         destination: Destination,
         batch: Batch,
-        first: int,
+        whole: _Answer | None,
         entry: Publish,
         position: int,
         span: int,
     ) -> None:
-        self._let_pass(session, destination)
         session.published.add(destination.identity)
         host = self._host
         host.journal.retain(position, span)
@@ -291,7 +360,7 @@ class Publishing:
                 host.watching.watch(session.identity, destination, entry)
             host.shown(destination, end)
 
-        self._when_durable(session, batch, first, shown)
+        self._when_durable(session, batch, whole, shown)
 
     def _let_pass(self, session: Session, destination: Destination) -> None:
         """The refused batch has its answer: what follows it is no longer dropped."""
@@ -355,6 +424,19 @@ class Publishing:
                 self._host.log.write(Kind.PRODUCERS_CLOSED, entry.encode())
             except JournalFull:
                 pass  # it is then forgotten by age
+
+
+def _check_sparse(batch: Batch, flags: int, transaction: bytes, stream: bytes) -> None:
+    """Raises `BadBatch` for what goes with ids that follow each other only."""
+    what = {
+        "in a transaction": transaction,
+        "with a large body": stream,
+        "with a time of delivery": batch.deliver_at_ms,
+        "that waits for its delivery": flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY),
+    }
+    for said, is_so in what.items():
+        if is_so:
+            raise BadBatch(detail=f"a sparse batch {said}")
 
 
 def _large(stage: Stage, body: Stream) -> Large:

@@ -33,6 +33,7 @@ class Requests:
         self._host = host
         self._verbs: dict[str, Callable[[Arguments], Awaitable[object]]] = {
             **host.looking.verbs,
+            **host.leasing.verbs,
             "purge": self._purge,
             "delete": self._delete,
             "create": self._create,
@@ -42,7 +43,12 @@ class Requests:
             "remove_policy": self._remove_policy,
             "resend": self._resend,
         }
-        self._session_verbs = {**host.transacting.verbs, **host.streaming.verbs, "temporary": host.temporary.make}
+        self._session_verbs = {
+            **host.transacting.verbs,
+            **host.streaming.verbs,
+            "recover": host.restarting.recover,
+            "temporary": host.temporary.make,
+        }
         """Verbs that act for the session that asks; done at once, in the order of its commands."""
 
     def handle(self, command: Command) -> None:
@@ -142,7 +148,7 @@ class Requests:
         policy = parse_policy(said)
         self._host.state.policies.check(pattern)
         self._host.log.write(Kind.POLICY, SetPolicy(pattern, policy.said()).encode())
-        self._host.retention.step()
+        await self._host.retention.look_at_all()
         return policy.said()
 
     async def _remove_policy(self, arguments: Arguments) -> object:
@@ -150,6 +156,7 @@ class Requests:
         if pattern not in dict(self._host.state.policies.rules()):
             raise BadArgument(argument="pattern", detail=f"no policy was set for {pattern}")
         self._host.log.write(Kind.POLICY, SetPolicy(pattern, None).encode())
+        await self._host.retention.look_at_all()
         return None
 
     # --- dead messages --------------------------------------------------------------------------------

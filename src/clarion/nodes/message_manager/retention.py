@@ -6,6 +6,7 @@ a replay must not take freed space for kept messages. What is not confirmed is n
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from clarion.core.destination import Destination
@@ -17,23 +18,45 @@ if TYPE_CHECKING:
     from clarion.nodes.message_manager.host import MessageManager
 
 
+_LOOKED_MAX = 500
+"""Destinations that are looked at in one turn of the event loop: some milliseconds."""
+
+
 class Retention:
     """What confirmed messages are kept."""
 
     def __init__(self, host: MessageManager) -> None:
         self._host = host
+        self._keeping: dict[int, Destination] = {}
+        """Those that keep something, or should: only they change with time."""
 
     def step(self) -> None:
-        """Look after all destinations: called every second or so."""
-        for destination in list(self._host.state.destinations.values()):
-            self.look(destination)
+        """Look after those that keep something: called every second or so."""
+        destinations = self._host.state.destinations
+        for identity, destination in list(self._keeping.items()):
+            if destinations.get(identity) is destination:
+                self.look(destination)
+            else:
+                del self._keeping[identity]
+
+    async def look_at_all(self) -> None:
+        """After a start, and after a policy has changed: returns when every destination follows it."""
+        destinations = self._host.state.destinations
+        every = list(destinations.items())
+        for at in range(0, len(every), _LOOKED_MAX):
+            for identity, destination in every[at : at + _LOOKED_MAX]:
+                if destinations.get(identity) is destination:
+                    self.look(destination)
+            await asyncio.sleep(0)
 
     def look(self, destination: Destination) -> None:
         """Begin, go on or end to keep what one destination has confirmed, as its policy says now."""
         policy = self._host.policy(destination)
         retains = bool(policy.retain_ms or policy.retain_bytes)
         if not retains and not destination.retained_from:
+            self._keeping.pop(destination.identity, None)
             return
+        self._keeping[destination.identity] = destination
         if not retains:
             self._retain(destination, 0)
         elif not destination.retained_from:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from clarion.core.consumer import Consumer, Credit
 from clarion.core.destination import Destination
 
@@ -18,12 +20,15 @@ class Session:
         "producer",
         "published",
         "refusing",
+        "sender",
         "transactions",
     )
 
     def __init__(self, identity: int) -> None:
         self.identity = identity
         self.producer = 0
+        self.sender = b""
+        """Tells senders apart that have ids of their own, and may have the same; empty for a usual session."""
         self.connection = 0
         """Equal for all sessions of one connection; 0 until its client manager has introduced it."""
         self.consumers: dict[int, tuple[Destination, Consumer]] = {}
@@ -45,9 +50,14 @@ class Sessions:
         self._known: dict[int, Session] = {}
         self._connections: dict[int, set[int]] = {}
         self._producers: dict[int, int] = {}
+        self.taken: dict[int, int] = {}
+        """Sessions whose producer another sender has taken over, until their client managers end them: producer."""
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._known.values())
 
     def get(self, identity: int) -> Session:
         """The session, made on first use."""
@@ -56,12 +66,24 @@ class Sessions:
             session = self._known[identity] = Session(identity)
         return session
 
-    def introduce(self, identity: int, producer: int, connection: int) -> int:
-        """Its client manager says whose it is: the earlier session of the same producer, 0 if there is none."""
+    def introduce(
+        self, identity: int, producer: int, connection: int, sender: bytes = b"", resumed: bool = False
+    ) -> int:
+        """Its client manager says whose it is: the earlier session of the same producer, 0 if there is none.
+
+        Of two senders with the same producer the one that began last has it: one that only comes back after a
+        lost connection does not take it from another that began meanwhile. The other one is `taken`.
+        """
         session = self.get(identity)
-        session.producer, session.connection = producer, connection
+        session.producer, session.connection, session.sender = producer, connection, sender
         self._connections.setdefault(connection, set()).add(identity)
         earlier = self._producers.get(producer, 0)
+        before = self._known.get(earlier)
+        if earlier != identity and before is not None and before.sender:
+            if resumed and before.sender != sender:
+                self.taken[identity] = producer
+                return 0
+            self.taken[earlier] = producer
         self._producers[producer] = identity
         return 0 if earlier == identity else earlier
 
@@ -90,6 +112,10 @@ class Sessions:
     def is_connected(self, connection: int) -> bool:
         """Does a connection still have a session?"""
         return connection in self._connections
+
+    def forget_taken(self, upper_half: int) -> None:
+        """A client manager is gone: nothing comes of its sessions any more."""
+        self.taken = {identity: producer for identity, producer in self.taken.items() if identity >> 64 != upper_half}
 
     def of_manager(self, upper_half: int) -> list[int]:
         """The sessions of one client manager, by the upper half of their ids."""

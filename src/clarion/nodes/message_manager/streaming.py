@@ -46,6 +46,7 @@ from clarion.journal import Victim
 from clarion.message import decode_headers
 from clarion.nodes.logging import ERROR, INFO, event
 from clarion.nodes.message_manager.fragment_reading import FragmentReading
+from clarion.nodes.message_manager.pacing import Pacing
 from clarion.nodes.message_manager.sessions import Session
 from clarion.wire import frames
 from clarion.wire.batch import Batch
@@ -67,6 +68,7 @@ class Streaming:
     def __init__(self, host: MessageManager) -> None:
         self._host = host
         self.reading = FragmentReading(host)
+        self.pacing = Pacing(host, self._handle)
         self._waiting: OrderedDict[tuple[int, bytes], tuple[str, int]] = OrderedDict()
         """(session, stream) → destination and size of what was told to wait, in the order of telling."""
         self._announced: dict[bytes, tuple[int, int, str]] = {}
@@ -98,8 +100,8 @@ class Streaming:
 
     # --- fragments ------------------------------------------------------------------------------------
 
-    def handle(self, command: Command) -> None:
-        """One FRAGMENT."""
+    def _handle(self, command: Command) -> None:
+        """One FRAGMENT, when it has its turn."""
         fragment = frames.unpack_fragment(command.payload)
         session = self._host.sessions.get(command.session)
         try:
@@ -205,6 +207,7 @@ class Streaming:
             self._say(session.identity, fragment.stream, stored, size, frames.STORED_ALL)
             if self._waiting:
                 self.resume()
+            self.pacing.step()
 
         host.log.after(durable)
 
@@ -255,6 +258,7 @@ class Streaming:
 
     def _stream(self, session: Session, arguments: Arguments) -> object:
         """The verb `stream`: how much of a body is here, and, once its message is stored, the id of that."""
+        self.pacing.let_in_all()
         identity = _identity(session, arguments)
         destination = self._host.resolve(_text(arguments, "destination"))
         size = arguments.get("size") or 0
@@ -276,6 +280,7 @@ class Streaming:
 
     def _drop_stream(self, session: Session, arguments: Arguments) -> object:
         """The verb `drop_stream`: a body will not be sent to its end."""
+        self.pacing.let_in_all()
         stream = self._host.state.streams.find(_identity(session, arguments))
         if stream is not None and not stream.complete:
             self.drop([stream], "its sender has given it up")
@@ -412,6 +417,7 @@ class Streaming:
     def ended(self, session: Session, producer: int, clean: bool) -> None:
         """A session is over; what it was sending has a key, or it comes back unless it said goodbye."""
         self.reading.ended(session)
+        self.pacing.ended(session.identity)
         for identity in [one for one, (known, _, _) in self._announced.items() if known == session.identity]:
             del self._announced[identity]
         for key in [key for key in self._waiting if key[0] == session.identity]:

@@ -4,7 +4,8 @@ Rules
     1. A durable subscription is an entry of the log; its consumer is answered when that is durable.
     2. The selector of a topic's subscription belongs to the subscription: what it does not select counts as
        confirmed. A queue's consumers have selectors of their own.
-    3. A durable subscription whose consumer comes with another selector is a new one (JMS 2.0, 8.3.3).
+    3. A durable subscription whose consumer comes with another selector or another no-local is a new one (JMS 2.0,
+       8.3.3). One that is shared has no no-local: what one consumer leaves out, another would miss.
     4. A durable subscription and one that is not are two, whatever their names are (JMS 2.0, 8.3.2).
 """
 
@@ -48,20 +49,22 @@ class Subscribing:
         name, durable, shared = wanted.get("subscription"), bool(wanted.get("durable")), bool(wanted.get("shared"))
         if (durable or shared) and not name:
             raise BadArgument(argument="subscription", detail="a durable or shared subscription needs a name")
-        text = canonical(wanted)
+        text, no_local = canonical(wanted), no_local_of(wanted)
         start = self._start(destination, wanted)
         if not name:
             return self.make(destination, "", durable=False, shared=False, start=start, selector=text)
         check_name(name)
         found = named(destination, name, durable=durable)
         if found is None:
-            return self.make(destination, name, durable=durable, shared=shared, start=start, selector=text)
+            return self.make(
+                destination, name, durable=durable, shared=shared, start=start, selector=text, no_local=no_local
+            )
         if found.shared != shared:
             raise BadArgument(argument="subscription", detail=f"{name} is {'shared' if found.shared else 'not shared'}")
         in_use = any(not consumer.detached for consumer in found.consumers)
         if in_use and not found.shared:
             raise SubscriptionInUse(destination=str(destination), subscription=name)
-        if found.selector == text:
+        if found.selector == text and found.no_local in (None, no_local):
             return found
         if in_use:
             raise BadArgument(argument="selector", detail=f"{name} has consumers with the selector {found.selector!r}")
@@ -69,7 +72,9 @@ class Subscribing:
             self.delete(destination, found)
         else:
             destination.remove_subscription(found.identity)
-        return self.make(destination, name, durable=durable, shared=shared, start=start, selector=text)
+        return self.make(
+            destination, name, durable=durable, shared=shared, start=start, selector=text, no_local=no_local
+        )
 
     def _start(self, destination: Destination, wanted: Wanted) -> int:
         """Where a new subscription begins: with what comes, or with what is retained from a sequence or a time on."""
@@ -92,6 +97,7 @@ class Subscribing:
         start: int,
         selector: str = "",
         pattern: int = 0,
+        no_local: bool | None = None,
     ) -> Subscription:
         """A new subscription."""
         if len(destination.subscriptions) >= limits.SUBSCRIPTIONS_PER_DESTINATION_MAX:
@@ -99,7 +105,7 @@ class Subscribing:
         if not durable:
             return destination.add_subscription(name, durable=False, shared=shared, start=start, selector=selector)
         identity = destination.next_subscription
-        entry = Subscribe(destination.identity, identity, name, shared, start, selector, pattern)
+        entry = Subscribe(destination.identity, identity, name, shared, start, selector, pattern, no_local)
         self._host.log.write(Kind.SUBSCRIBE, entry.encode())
         return destination.subscriptions[identity]
 
@@ -149,6 +155,14 @@ def canonical(wanted: Wanted) -> str:
     """The selector as text, the same for all that mean the same."""
     selector = filter_of(wanted)
     return "" if selector is None else selector.canonical
+
+
+def no_local_of(wanted: Wanted) -> bool:
+    """Whether what the own connection sends is left out. Raises `BadArgument` where several connections share."""
+    no_local = bool(wanted.get("no_local"))
+    if no_local and wanted.get("shared"):
+        raise BadArgument(argument="no_local", detail="a shared subscription is not of one connection")
+    return no_local
 
 
 def _in_flight(subscription: Subscription, sequences: Iterable[int]) -> bool:

@@ -11,6 +11,7 @@ Rules
     2. An outcome is remembered: asking again gives the same answer and changes nothing.
     3. A transaction that was not prepared ends with its session, with the server, or with its time limit: rolled back.
     4. What it consumed must still be in flight with it, else it is rolled back.
+    5. Whoever is told that it was rolled back need not give back what it consumed: that is done.
 """
 
 from __future__ import annotations
@@ -100,9 +101,7 @@ class Transacting:
         transaction = self._of(session, arguments)
         table = self._host.state.transactions
         if transaction in table.outcomes:
-            reason = table.outcomes[transaction]
-            if reason is not None:
-                raise TransactionRolledBack(reason=reason)
+            self._check_not_rolled_back(session, transaction, arguments)
             return {}
         if transaction in table.prepared:
             raise BadArgument(argument="transaction", detail="it is prepared")
@@ -127,8 +126,12 @@ class Transacting:
     def _roll_back(self, session: Session, arguments: Arguments) -> object:
         transaction = self._of(session, arguments)
         consumed, _missing = self._consumed(session, arguments)
-        if transaction not in self._host.state.transactions.outcomes:
+        outcomes = self._host.state.transactions.outcomes
+        if transaction not in outcomes:
             self._abort(session, transaction, consumed, "rolled back")
+        elif (reason := outcomes[transaction]) is not None:  # by its time limit, which did not know what it consumed
+            self._bring_again(session, consumed, reason)
+        self._host.restarting.restart(session, arguments)
         return {}
 
     def _abort(self, session: Session, transaction: bytes, consumed: _Consumed, reason: str) -> None:
@@ -137,6 +140,16 @@ class Transacting:
         changes = self._changes([transaction], committed=False)
         if changes:
             self._decide([transaction], changes, committed=False, reason=reason)
+        self._bring_again(session, consumed, reason)
+
+    def _check_not_rolled_back(self, session: Session, transaction: bytes, arguments: Arguments) -> None:
+        """Raises `TransactionRolledBack` if it came to nothing meanwhile; what it consumed is given back then."""
+        reason = self._host.state.transactions.outcomes.get(transaction)
+        if reason is not None:
+            self._bring_again(session, self._consumed(session, arguments)[0], reason)
+            raise TransactionRolledBack(reason=reason)
+
+    def _bring_again(self, session: Session, consumed: _Consumed, reason: str) -> None:
         for destination, consumer, ranges in consumed:
             if consumer.subscription.durable:
                 self._host.consuming.give_back(destination, consumer, ranges, reason)
@@ -178,6 +191,7 @@ class Transacting:
         handle = format_handle(transaction)
         if transaction in table.prepared:
             return {"handle": handle}
+        self._check_not_rolled_back(session, transaction, arguments)
         self.check_open(session, transaction)
         consumed, missing = self._consumed(session, arguments)
         if missing or any(not consumer.subscription.durable for _, consumer, _ in consumed):

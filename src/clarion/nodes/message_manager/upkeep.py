@@ -13,10 +13,11 @@ import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clarion import ids, limits
+from clarion import limits
 from clarion.core.destination import Destination
 from clarion.core.entries import STAGED_PAGE, encode_moved
 from clarion.core.pages import Page
@@ -33,8 +34,8 @@ TICK_S = 0.1
 RATE_TICKS = 100
 _MEASURE_TICKS = 10
 """Rates are over the last ten seconds."""
-_SLOW_MS = 5_000
-"""A consumer that has had no room for so long is called slow."""
+_SURVEYED_MAX = 1_500
+"""Destinations that are measured in one tick, and looked through for compaction in one turn: some milliseconds."""
 _log = logging.getLogger("clarion.mm")
 
 
@@ -52,6 +53,7 @@ class Upkeep:
         """What the journal could hold if it grew as far as the file system and its bound allow."""
         self.large_bytes_max = 0
         """What of it messages can have: the largest body that can ever be here."""
+        self._survey: Iterator[None] | None = None
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=RATE_TICKS)
         registry = host.registry
         self._checkpoints = registry.counter("mm.checkpoints", unit="checkpoints", meaning="checkpoints completed")
@@ -64,30 +66,23 @@ class Upkeep:
             self.step()
             self._samples.append((loop.time(), *self._counts()))
             self._ticks += 1
+            if self._survey is not None and next(self._survey, self) is self:
+                self._survey = None
             if self._ticks % _MEASURE_TICKS == 0:
-                self.measure()
+                self._measure_capacity()
+                self._survey = self._survey or self._surveying()
                 self._host.retention.step()
-                self._name_slow()
+                self._host.slow.step()
                 self._host.streaming.step()
             await asyncio.sleep(TICK_S)
 
-    def _name_slow(self) -> None:
-        """Say once of each consumer that it has had no room for long although something waits for it."""
-        now_ms = self._host.now_ms()
-        for destination in self._host.state.destinations.values():
-            for subscription in destination.subscriptions.values():
-                for consumer in subscription.consumers:
-                    if consumer.room > 0 or consumer.detached:
-                        consumer.slow_since_ms = 0
-                    elif subscription.depth(destination.visible) > consumer.held:
-                        since_ms = consumer.slow_since_ms or now_ms
-                        consumer.slow_since_ms = since_ms
-                        if 0 <= now_ms - since_ms - _SLOW_MS < TICK_S * 1000 * _MEASURE_TICKS:
-                            facts = {"destination": str(destination), "session": ids.format_id(consumer.session)}
-                            event(_log, WARNING, "slow_consumer", in_flight=consumer.held, **facts)
-
     def measure(self) -> None:
         """How large things are: the capacity for quotas, the next checkpoint for the reserve."""
+        self._measure_capacity()
+        for _ in self._surveying():
+            pass
+
+    def _measure_capacity(self) -> None:
         host = self._host
         settings = host.settings
         journal = host.journal.status()
@@ -100,17 +95,26 @@ class Upkeep:
         fragments = (journal.segment_bytes - 8 * limits.KIB) // (limits.FRAGMENT_BYTES_MAX + limits.KIB)
         usable_bytes = max(fragments * limits.FRAGMENT_BYTES_MAX, journal.segment_bytes // 2)
         self.large_bytes_max = (self.capacity_bytes - journal.bytes_reserve) // journal.segment_bytes * usable_bytes
-        destinations = host.state.destinations.values()
-        if host.publishing.waiting or journal.room < 2 * journal.segment_bytes:
-            for destination in destinations:
-                gone = destination.refine()
-                if gone:
+
+    def _surveying(self) -> Iterator[None]:
+        """Estimate the next checkpoint, and free parts of pages where room is short: so many destinations a step."""
+        host = self._host
+        destinations = list(host.state.destinations.values())
+        rows = producers = 0
+        for at in range(0, len(destinations), _SURVEYED_MAX):
+            if at:
+                yield
+            journal = host.journal.status()
+            short = host.publishing.waiting or journal.room < 2 * journal.segment_bytes
+            for destination in destinations[at : at + _SURVEYED_MAX]:
+                if host.state.destinations.get(destination.identity) is not destination:
+                    continue  # dropped meanwhile
+                if short and (gone := destination.refine()):
                     host.log.after(partial(self._let_go, gone))
-        rows = sum(len(destination.pages) for destination in destinations)
-        rows += sum(2 * len(destination.stages) for destination in destinations)
-        producers = sum(len(destination.producers) for destination in destinations)
+                rows += len(destination.pages) + 2 * len(destination.stages)
+                producers += len(destination.producers) + destination.producers.spans // 2
         streams = 20 * host.state.streams.fragments + 128 * len(host.state.streams)
-        fixed = 1024 * len(destinations) + 4096
+        fixed = 1024 * len(host.state.destinations) + 640 * len(host.state.leases) + 4096
         host.journal.checkpoint_estimate_bytes = 64 * rows + 64 * producers + streams + fixed
 
     def _let_go(self, gone: list[tuple[int, int]]) -> None:
@@ -158,7 +162,9 @@ class Upkeep:
             victim = host.journal.compaction_victim()
             if victim is None:
                 return
-            for destination in list(host.state.destinations.values()):
+            for number, destination in enumerate(list(host.state.destinations.values()), 1):
+                if number % _SURVEYED_MAX == 0:
+                    await asyncio.sleep(0)
                 for page in destination.pages.in_segment(victim.position_from, victim.position_to):
                     await self._move(destination, page)
                 for staged in destination.stages.in_segment(victim.position_from, victim.position_to):

@@ -4,7 +4,7 @@ Rules
     1. A producer that sent with UNTIL_ANY or UNTIL_EVERY gets DELIVERED for each message once, when a confirmation
        that answers it is durable; for a message that nobody is to have, at once.
     2. What is watched is soft. After a reconnection the client sends the batch again, and is watched again, or
-       told at once.
+       told at once; also of what expired or died since the start of this process, before it came back.
     3. The feed costs nothing unless somebody is subscribed to it.
 """
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from clarion.nodes.message_manager.host import MessageManager
 
 _FEED_RECORDS_MAX = 1_000
+_ENDS_MAX = 4_096
+"""Runs of messages that expired or died, and are remembered for producers that come back."""
 _COUNT = 7
 """Which field of a batch's header is the number of messages."""
 
@@ -56,6 +58,8 @@ class Watching:
         """By destination and first sequence."""
         self._expected: dict[int, int] = {}
         """First id of a batch in the wings → session."""
+        self._ends: dict[int, Spans] = {}
+        """By destination: how messages ended that were not confirmed, where producers may come back and ask."""
         self._stored: dict[int, Spans] = {}
         self._delivered: dict[int, Spans] = {}
 
@@ -85,7 +89,22 @@ class Watching:
         first, messages, until = known
         watch = _Watch(session, first, first + messages, producer_first, until)
         self._watches.setdefault(destination.identity, {})[first] = watch
-        self._host.log.after(lambda: self._look(destination, watch, [(first, first + messages)], frames.CONFIRMED))
+        self._host.log.after(lambda: self._look_back(destination, watch))
+
+    def _look_back(self, destination: Destination, watch: _Watch) -> None:
+        """Tell what was answered before it was watched."""
+        ends = self._ends.get(destination.identity) or Spans()
+        for first, end, how in list(ends.pieces(watch.first, watch.end, frames.CONFIRMED)):
+            self._look(destination, watch, [(first, end)], how)
+
+    def _note_end(self, destination: Destination, ranges: list[Range], how: int) -> None:
+        """These expired, or died. As many are remembered as the bound allows, the latest destinations longest."""
+        ends = self._ends.pop(destination.identity, None) or Spans()
+        for first, end in ranges:
+            ends.put(first, end, how)
+        self._ends[destination.identity] = ends
+        while sum(map(len, self._ends.values())) > _ENDS_MAX:
+            del self._ends[next(iter(self._ends))]
 
     def expect(self, session: int, first_id: int) -> None:
         """A batch went to the wings whose producer wants to know: it is watched from when it is visible."""
@@ -100,6 +119,8 @@ class Watching:
 
     def confirmed(self, destination: Destination, ranges: list[Range], how: int = frames.CONFIRMED) -> None:
         """Confirmations of a destination became durable."""
+        if how != frames.CONFIRMED and destination.awaited:
+            self._note_end(destination, ranges, how)
         watches = self._watches.get(destination.identity)
         if watches:
             for watch in list(watches.values()):
