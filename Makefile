@@ -6,6 +6,7 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check --no-input
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
+READY_TEST := $(VENV)/.ready-test
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check bench soak clean
@@ -18,7 +19,7 @@ setup: $(READY) ## Make the virtual environment .venv, once
 run: $(READY) ## Run the demonstration: a server, its crash, and nothing lost
 	@$(PYTHON) -m clarion demo
 
-test: $(READY) ## Run all tests except the long ones
+test: $(READY_TEST) ## Run all tests except the long ones
 	$(PYTHON) -m pytest -m "not soak"
 
 check: $(READY) ## Lint, formatting and types
@@ -28,8 +29,10 @@ check: $(READY) ## Lint, formatting and types
 
 bench: $(READY_BENCH) ## Measure Clarion and its peers side by side
 	$(PYTHON) -m benchmarks
+	$(PYTHON) -m benchmarks.event_delivery
+	$(PYTHON) -m benchmarks.never_mute
 
-soak: $(READY) ## Run the long fault and load tests
+soak: $(READY_TEST) ## Run the long fault and load tests
 	$(PYTHON) -m pytest -m soak
 
 clean: ## Remove caches and build output (.venv stays)
@@ -57,4 +60,14 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_BENCH): $(READY)
 	@$(PIP) install -e '.[bench]' -c constraints.txt
+	@touch $@
+
+# One of the witnesses of a pair is a ZooKeeper, and it is tested with a real one, from Debian where it is missing.
+# Without it those tests are skipped, with the reason.
+$(READY_TEST): $(READY)
+	@[ -e /usr/share/java/zookeeper.jar ] && command -v java > /dev/null || ! command -v apt-get > /dev/null || { \
+		as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
+		{ timeout 120 $$as_root apt-get update -qq \
+			&& DEBIAN_FRONTEND=noninteractive timeout 300 $$as_root apt-get install -y -qq --no-install-recommends \
+				zookeeper > /dev/null; } || echo "no ZooKeeper could be installed: its tests are skipped" >&2; }
 	@touch $@

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -35,6 +36,8 @@ START_S_MAX = 60.0
 STOP_S_MAX = 15.0
 RUN_S_MAX = 120.0
 _PR_SET_PDEATHSIG = 1
+_LASTING_PORTS = range(12_000, 32_000)
+"""Below those that connections get."""
 _libc = ctypes.CDLL(None)
 
 
@@ -45,6 +48,18 @@ def free_ports(count: int) -> list[int]:
         for each in held:
             each.bind((HOST, 0))
         return [int(each.getsockname()[1]) for each in held]
+
+
+def lasting_ports(count: int) -> list[int]:
+    """Free ports that the kernel gives to nobody, for servers that go away and come back."""
+    found: list[int] = []
+    for port in random.sample(_LASTING_PORTS, len(_LASTING_PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((HOST, port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise BenchmarkError("there is no free port")
 
 
 @contextlib.contextmanager
@@ -130,14 +145,19 @@ class Worker:
                 raise BenchmarkError(f"{self._target} passed its time limit: {tail(self._log)}")
             data = os.read(descriptor, 65536)
             if not data:
-                raise BenchmarkError(f"{self._target} ended without an answer: {tail(self._log)}")
+                code = self._process.wait(STOP_S_MAX)
+                raise BenchmarkError(f"{self._target} ended with {code} and without an answer: {tail(self._log)}")
             self._pending += data
         line, _, self._pending = self._pending.partition(b"\n")
         return line.decode()
 
     def until_ready(self) -> None:
-        if (line := self._line()) != "ready":
-            raise BenchmarkError(f"{self._target} said {line!r} instead of 'ready'")
+        self.until("ready")
+
+    def until(self, word: str) -> None:
+        """It says this word next."""
+        if (line := self._line()) != word:
+            raise BenchmarkError(f"{self._target} said {line!r} instead of {word!r}")
 
     def go(self) -> None:
         assert self._process.stdin is not None
@@ -148,6 +168,11 @@ class Worker:
         answer = json.loads(self._line())
         assert isinstance(answer, dict)
         return answer
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
 
     def stop(self) -> None:
         _reap(self._process, 1.0 if self._process.poll() is None else 0.0)

@@ -24,11 +24,11 @@ class Gate:
     """Where a worker waits until every worker of its run is ready."""
 
     def __init__(self, channel: int) -> None:
-        self._channel = channel
+        self.channel = channel
         self.opened_ns = 0
 
     def say(self, line: str) -> None:
-        os.write(self._channel, line.encode() + b"\n")
+        os.write(self.channel, line.encode() + b"\n")
 
     def wait(self) -> None:
         self.say("ready")

@@ -9,18 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.topologies import TOPOLOGIES, Split, Topology
+from tests.integration.topologies import TOPOLOGIES, Split, Topology, started
 
 
 @pytest.fixture(scope="session", params=list(TOPOLOGIES))
 def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
     """One broker in each topology, for every test that does not harm it."""
-    topology = TOPOLOGIES[request.param](tmp_path_factory.mktemp(request.param))
-    try:
-        topology.start()
+    with started(TOPOLOGIES[request.param](tmp_path_factory.mktemp(request.param))) as topology:
         yield topology
-    finally:
-        topology.kill()
 
 
 @pytest.fixture
@@ -34,23 +30,15 @@ def server(shared_server: Topology) -> Iterator[Topology]:
 @pytest.fixture(params=list(TOPOLOGIES))
 def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topology]:
     """A broker that the test may kill."""
-    topology = TOPOLOGIES[request.param](tmp_path)
-    try:
-        topology.start()
+    with started(TOPOLOGIES[request.param](tmp_path)) as topology:
         yield topology
-    finally:
-        topology.kill()
 
 
 @pytest.fixture
 def split_server(tmp_path: Path) -> Iterator[Split]:
     """A client manager and a message manager of the test's own."""
-    topology = Split(tmp_path)
-    try:
-        topology.start()
+    with started(Split(tmp_path)) as topology:
         yield topology
-    finally:
-        topology.kill()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.contestant import Latency, Result, latency_from
 from benchmarks.environment import peers_python, reason_of
-from benchmarks.processes import Server, run_pair, run_workers
+from benchmarks.processes import Server, free_ports, lasting_ports, run_pair, run_workers
 
 
 @dataclass
@@ -26,10 +26,21 @@ class ServerPeer:
     servers: list[Server] = field(default_factory=list, init=False)
     directory: Path = field(default=Path(), init=False)
     runs: int = field(default=0, init=False)
+    keeps_ports: bool = field(default=False, init=False)
+    """It starts again where it was: a broker that comes back."""
+    held_ports: list[int] = field(default_factory=list, init=False)
 
     def prepare(self) -> None:
         """Install what is missing, or raise `Unavailable`."""
         peers_python()
+
+    def ports(self, count: int) -> list[int]:
+        """Where its servers listen."""
+        if not self.keeps_ports:
+            return free_ports(count)
+        if not self.held_ports:
+            self.held_ports = lasting_ports(count)
+        return self.held_ports
 
     def available(self) -> str | None:
         return reason_of(self.prepare)

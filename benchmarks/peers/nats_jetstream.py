@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.contestant import UNSYNCED, Peer, latency_of
 from benchmarks.environment import peers_python, version_line
 from benchmarks.peers.base import ServerPeer
-from benchmarks.processes import HOST, Server, free_ports
+from benchmarks.processes import HOST, Server
 from benchmarks.worker import Gate
 
 _FETCH_MAX = 256
@@ -36,7 +36,7 @@ class NatsJetStream(ServerPeer):
         return version_line([_server_program(), "--version"]).removeprefix("nats-server: v")
 
     def start(self, directory: Path) -> None:
-        self.directory, port = directory, free_ports(1)[0]
+        self.directory, port = directory, self.ports(1)[0]
         self.client["port"] = port
         sync = "sync_interval: always" if self.sync_always else ""
         config = directory / "nats.conf"

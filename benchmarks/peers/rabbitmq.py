@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.contestant import Peer, latency_of
 from benchmarks.environment import Unavailable, debian_program
 from benchmarks.peers.base import ServerPeer
-from benchmarks.processes import HOST, Server, free_ports
+from benchmarks.processes import HOST, Server
 from benchmarks.worker import Gate
 
 _PREFETCH = 256
@@ -49,7 +49,7 @@ class RabbitMQ(ServerPeer):
 
     def start(self, directory: Path) -> None:
         self.directory = directory
-        port, distribution_port, names_port = free_ports(3)
+        port, distribution_port, names_port = self.ports(3)
         self.client["port"] = port
         config = directory / "rabbitmq.conf"
         config.write_text(f"listeners.tcp.1 = {HOST}:{port}\nlog.file.level = warning\n")

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.contestant import BenchmarkError, Latency, Peer, Result, latency_of
 from benchmarks.environment import debian_program, version_line
 from benchmarks.peers.base import ServerPeer
-from benchmarks.processes import HOST, RUN_S_MAX, Server, free_ports
+from benchmarks.processes import HOST, RUN_S_MAX, Server
 from benchmarks.worker import Gate
 
 _DURABILITY = "fsync before each reply"
@@ -41,7 +41,7 @@ class RedisStreams(ServerPeer):
         _server_program()
 
     def start(self, directory: Path) -> None:
-        self.directory, self.port = directory, free_ports(1)[0]
+        self.directory, self.port = directory, self.ports(1)[0]
         self.client["port"] = self.port
         options = {
             "port": self.port,

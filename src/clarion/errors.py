@@ -5,7 +5,10 @@
     ├── RequestError      CLN-2xx   one request cannot be done; the connection goes on
     ├── JournalError      CLN-3xx   persistent memory: full, damaged, foreign, failed
     ├── ConfigurationError  CLN-4xx a server cannot start as it was told to
-    └── ConnectionFailed …  CLN-5xx the client cannot reach, or has lost, its server
+    ├── ConnectionFailed …  CLN-5xx the client cannot reach, or has lost, its server
+    └── EventError        CLN-6xx   the event system: what is no event, or could not be delivered
+        ├── BadEvent          └── EventTooLarge
+        └── NotDelivered
 
 Codes and the names of facts are an interface; the text is not. An error crosses the wire as
 (code, facts) and is raised on the other side as the same class.
@@ -231,6 +234,11 @@ class NoSuchStream(RequestError):
     text = "there is no large body {stream} at {destination}"
 
 
+class ProducerTaken(RequestError):
+    code = "CLN-222"
+    text = "another sender has taken over the producer id {producer}: this one is over, and stores nothing any more"
+
+
 # --- CLN-3xx: persistent memory -----------------------------------------------------------------
 
 
@@ -333,3 +341,66 @@ class Timeout(ClarionError):
 class AuthenticationFailed(ClarionError):
     code = "CLN-504"
     text = "authentication failed: {detail}"
+
+
+# --- CLN-6xx: events ----------------------------------------------------------------------------
+
+
+class EventError(ClarionError):
+    code = "CLN-600"
+    text = "event system: {detail}"
+
+
+class BadEvent(EventError):
+    code = "CLN-601"
+    text = "this is no event: {what}: {detail}"
+
+
+class EventTooLarge(BadEvent):
+    code = "CLN-602"
+    text = "an event of {size} bytes is larger than the limit of {limit}"
+
+
+class NotDelivered(EventError):
+    code = "CLN-603"
+    text = "the event was not delivered: {reason}"
+
+
+class RecipientOwes(EventError):
+    code = "CLN-604"
+    text = "recipient {recipient} has not confirmed {count} events; removing it gives them up, and must be forced"
+
+
+class NoSuchRecipient(EventError):
+    code = "CLN-605"
+    text = "there is no recipient {recipient}"
+
+
+class NoSuchDeadEvent(EventError):
+    code = "CLN-606"
+    text = "there is no dead event {number}"
+
+
+class EngineAbsent(EventError):
+    code = "CLN-610"
+    text = "nobody delivers for {path}: {detail}"
+
+
+class NotInitialising(EventError):
+    code = "CLN-611"
+    text = "the event system is {state}: {detail}"
+
+
+class WrongProcess(EventError):
+    code = "CLN-620"
+    text = "section {section} was opened by another process, of which this one is a fork"
+
+
+class SectionInUse(EventError):
+    code = "CLN-621"
+    text = "another process writes section {section}"
+
+
+class SectionDamaged(EventError):
+    code = "CLN-622"
+    text = "{path} cannot be read as a section: {detail}"

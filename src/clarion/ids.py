@@ -7,7 +7,7 @@
     bits  47..0    sequence  48   which message of that producer
 
 A *producer id* is an id whose sequence part is zero; a message's id is its producer's id plus its
-sequence, so a batch carries one id for all of its messages. Guarantees:
+sequence, so a batch carries one id for all of its messages, unless they have gaps. Guarantees:
 
 1. Two generators with different (site, node) never issue the same id.
 2. A restarted generator never repeats an id of an earlier life, provided `start_after` is at least
@@ -64,6 +64,11 @@ class IdGenerator:
 def producer_of(message_id: int) -> int:
     """The producer part of a message's id."""
     return message_id & ~SEQUENCE_MAX
+
+
+def node_of(message_id: int) -> int:
+    """Who issued it: the site and node parts."""
+    return message_id >> 104
 
 
 def sequence_of(message_id: int) -> int:

@@ -100,6 +100,8 @@ PRODUCERS_PER_DESTINATION_MAX = 16_384
 """Producers whose sequences a destination remembers; the longest silent one is forgotten first."""
 PRODUCER_WINDOW_MESSAGES = 1 << 24
 """How far a producer's sequence may run ahead of its oldest unconfirmed one."""
+PRODUCER_SPANS_MAX = 1 << 20
+"""Runs of sequences of one producer that sparse batches may leave at a destination: some 90 bytes each."""
 PAGE_SPAN_BYTES_MAX = 256 * KIB
 """One entry of a destination's index covers at most this much of the journal (or one batch)."""
 DELIVERED_MARK_MESSAGES = 65_536
@@ -153,6 +155,12 @@ TRANSACTION_SILENCE_MS_MAX = 30_000
 """A prepared transaction whose client manager was silent for so long asks the decision holder, which rolls it back
 unless it has decided."""
 
+# --- leases ---------------------------------------------------------------------------------------
+LEASES_MAX = 10_000
+"""Leases of one message manager, those included whose time is over until their room is needed."""
+LEASE_MS_MIN = 100
+LEASE_MS_MAX = 3_600_000
+
 # --- journal --------------------------------------------------------------------------------------
 SEGMENT_BYTES_MAX = 64 * MIB
 SEGMENT_BYTES_MIN = 512 * KIB
@@ -174,6 +182,73 @@ READ_AHEAD_PAGES = 4
 # --- bus --------------------------------------------------------------------------------------------
 BUS_MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + 4 * KIB
 
+# --- events -----------------------------------------------------------------------------------------
+EVENT_TYPE_BYTES_MAX = 200
+"""So that `events.` and a type are the name of a topic."""
+EVENT_SOURCE_BYTES_MAX = 255
+EVENT_BYTES_MAX_DEFAULT = 16 * KIB
+"""Headers and data of one event, unless the event system is told otherwise …"""
+EVENT_BYTES_MAX_MAX = 1 * MIB
+"""… and what it can be told at most."""
+EVENT_CAPACITY_DEFAULT = 20_000
+"""Events of up to 1 KiB on average that persistent memory holds."""
+EVENT_CAPACITY_MAX = 100_000_000
+EVENT_INITIALISATION_CAPACITY_DEFAULT = 2_000
+"""Events that are recorded while a system initialises."""
+EVENT_BYTES_AVERAGE = 1 * KIB
+"""What one event counts when space is allocated for a capacity."""
+EVENT_GROUP_BYTES_MAX = 1 * MIB
+"""What threads gather in one section for one sync; two such buffers exist per section that survives power loss."""
+EVENT_BALLAST_BYTES = 8 * MIB
+"""Small objects that a process with sections holds back for the time without memory."""
+EVENT_CACHE_BYTES_MAX = 16 * MIB
+"""Events that an engine holds in memory to deliver them."""
+EVENT_CONTROL_BYTES_MAX = 1 * MIB
+"""One request to an engine, or its answer."""
+EVENT_LEASE_MS_DEFAULT = 3_000
+"""How long the right to deliver a system's events holds without being renewed."""
+EVENT_PARTNER_MS_DEFAULT = 1_000
+"""How long `emit` waits for the partner's copy before the pair is degraded."""
+EVENT_TEXT_BYTES_MAX = 4 * KIB
+"""A text in an event that is made of a log record, an exception or a crash: its message, its traceback."""
+EVENT_EXTRAS_MAX = 32
+"""Fields of a log record beside the usual ones that go into its event."""
+EVENT_LAST_WORDS_BYTES = 64 * KIB
+"""Allocated for what a dying process has to say."""
+EVENT_RECIPIENTS_MAX = 64
+"""One bit each in the head of a record."""
+EVENT_BATCH_EVENTS_DEFAULT = 256
+"""Events that a recipient is given at a time, unless it says otherwise."""
+EVENT_WINDOW_EVENTS = 16_384
+"""Events that a recipient's pipeline knows of and that are not recorded as settled, of each rank."""
+EVENT_DEAD_MAX = 65_536
+"""Dead events that a ledger holds; then giving up waits."""
+EVENT_LEDGER_BYTES_MAX = 256 * MIB
+"""A ledger's journal; what it holds beside dead events is a few MiB at most."""
+EVENT_VALUE_BYTES_MAX = 32 * KIB
+"""One named value of a ledger …"""
+EVENT_VALUES_MAX = 256
+"""… and how many it has."""
+EVENT_IDS_REMEMBERED = 8_192
+"""Ids of the last events by which a recipient knows what it is given a second time."""
+EVENT_LOG_TAIL_BYTES_MAX = 64 * MIB
+"""What a log file's recipient reads of it at most, from the end, to know which events are in it."""
+EVENT_STATISTICS_KEYS_MAX = 1_000
+"""Types, and sources, that statistics count apart; what comes after is counted together."""
+EVENT_LINK_FRAME_BYTES_DEFAULT = 256 * KIB
+"""One frame between two event systems; a receiver with larger events is made with room for more."""
+EVENT_LINK_FRAME_BYTES_MAX = 8 * MIB
+EVENT_LINK_CONNECTIONS_MAX = 32
+"""Connections from other event systems whose buffers exist before they come; more are refused."""
+EVENT_LINK_SECTIONS_MAX = 1_024
+"""Sections that one greeting names."""
+EVENT_LINK_RANGES_MAX = 4_096
+"""Ranges of confirmations in one frame; more go into several."""
+EVENT_LINK_NOTE_BYTES_MAX = 64 * KIB
+"""What an engine tells its partner's at a time."""
+EVENT_PAIR_STATE_RANGES_MAX = 1_000_000
+"""Ranges of confirmations that are given back at a time."""
+
 for _smaller, _larger, _why in (
     (BATCH_BYTES_TARGET, BATCH_BYTES_MAX, "a batch closed by size fits the limit"),
     (BATCH_MESSAGES_TARGET, BATCH_MESSAGES_MAX, "a batch closed by count fits the limit"),
@@ -191,6 +266,11 @@ for _smaller, _larger, _why in (
     (len("regex:") + NAME_BYTES_MAX, PATTERN_BYTES_MAX, "a pattern can spell out any name"),
     (CHECKPOINT_PART_BYTES_MAX, SEGMENT_BYTES_MIN // 4, "a checkpoint part fits the smallest segment"),
     (TRANSACTION_RETRY_MS_MIN, TRANSACTION_RETRY_MS_MAX, "pauses grow"),
+    (len("events.") + EVENT_TYPE_BYTES_MAX, NAME_BYTES_MAX, "every type of event has a topic"),
+    (EVENT_BYTES_MAX_DEFAULT, EVENT_BYTES_MAX_MAX, "the default size of an event is allowed"),
+    (2 * EVENT_BYTES_MAX_MAX, BATCH_BYTES_MAX, "any event fits a batch"),
+    (2 * EVENT_TEXT_BYTES_MAX, EVENT_BYTES_MAX_DEFAULT // 2, "a message and its traceback fit an event"),
+    (EVENT_RECIPIENTS_MAX, 64, "recipients are bits of a 64-bit number"),
     (
         TRANSACTION_PREPARE_MS_MAX + TRANSACTION_RETRY_MS_MAX,
         TRANSACTION_SILENCE_MS_MAX,

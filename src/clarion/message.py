@@ -209,7 +209,7 @@ class Message:
     @property
     def id(self) -> str:
         """Unique over all brokers and time: 32 hexadecimal digits."""
-        return ids.format_id(self._batch.first_id + self._index)
+        return ids.format_id(self._batch.id_of(self._index))
 
     @property
     def destination(self) -> str:

@@ -85,11 +85,11 @@ def _compare(page: Path, results: list[tuple[Block, str]]) -> None:
     page.write_text(text, "utf-8")
 
 
-def _run_program(page: Path, block: Block, url: str) -> str:
+def _run_program(page: Path, block: Block, url: str, folder: Path) -> str:
     source = block.source.replace(ADDRESS, url)
     assert source != block.source or "connect(" not in source, f"{page.name}: connect to {ADDRESS}"
     printed = io.StringIO()
-    with _limited(), contextlib.redirect_stdout(printed):
+    with _limited(), contextlib.redirect_stdout(printed), contextlib.chdir(folder):
         exec(compile(source, str(page), "exec"), {"__name__": "__main__"})
     return printed.getvalue()
 
@@ -139,8 +139,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", _with(_programs), ids=lambda page: page.stem)
-def test_the_programs_of_a_page_print_what_it_shows(page: Path, url: str) -> None:
-    _compare(page, [(block, _run_program(page, block, url)) for block in _programs(page)])
+def test_the_programs_of_a_page_print_what_it_shows(page: Path, url: str, tmp_path: Path) -> None:
+    _compare(page, [(block, _run_program(page, block, url, tmp_path)) for block in _programs(page)])
 
 
 @pytest.mark.parametrize("page", _with(_commands), ids=lambda page: page.stem)

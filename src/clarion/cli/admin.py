@@ -191,6 +191,27 @@ def _state(consumer: dict[str, Any], slow: bool) -> str:
 
 
 @app.command()
+def leases(url: Url = URL_DEFAULT, json: Json = False) -> None:
+    """List leases: who has the right to act for somebody, and for how long if it is not renewed.
+
+    The epoch grows with each change of the holder.
+    """
+    result: list[dict[str, Any]] = []
+    while page := request(url, "leases", after=result[-1]["name"] if result else None):
+        result += page
+    if json:
+        show.json(result)
+        return
+    show.table(
+        ("lease", "holder", ">epoch", ">expires in"),
+        [
+            (one["name"], one["holder"], one["epoch"], f"{one['expires_in_ms']:,} ms" if one["held"] else "it is over")
+            for one in result
+        ],
+    )
+
+
+@app.command()
 def purge(dest: Destination, url: Url = URL_DEFAULT, json: Json = False) -> None:
     """Remove every message of DEST, for all its subscriptions."""
     _removed(request(url, "purge", destination=destination(dest, False)), dest, json)

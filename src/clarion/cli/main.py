@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from clarion.cli import admin, bench, browse, demo, dmq, exits, node, policy, receive, send, serve, transactions
+from clarion.cli import admin, bench, browse, demo, dmq, events, exits, node, policy, receive, send, serve, transactions
 from clarion.cli.options import URL_VARIABLE
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("send")(send.send)
 app.command("receive")(receive.receive)
 app.command("browse")(browse.browse)
 app.add_typer(dmq.app, name="dmq")
+app.add_typer(events.app, name="events")
 app.add_typer(admin.app, name="admin")
 admin.app.add_typer(policy.app, name="policy")
 admin.app.add_typer(transactions.app, name="prepared")

@@ -93,7 +93,7 @@ def send(
     data = b"" if large else _body(body, file)
     options = _options(
         {
-            "properties": dict(_property(text) for text in properties or ()) or None,
+            "properties": dict(parse_property(text) for text in properties or ()) or None,
             "ttl": ttl,
             "delay": delay,
             "priority": priority,
@@ -150,7 +150,7 @@ def _body(body: str | None, file: Path | None) -> bytes:
     return sys.stdin.buffer.read() if body == "-" else str(body).encode("utf-8", "surrogateescape")
 
 
-def _property(text: str) -> tuple[str, Any]:
+def parse_property(text: str) -> tuple[str, Any]:
     """NAME=VALUE, with VALUE as JSON if it is a JSON scalar."""
     import msgspec
 

@@ -57,7 +57,7 @@ class Selector:
             return np.full(count, self._test(_NO_HEADERS, batch.priority, batch.created_ms, None), np.bool_)
         messages = range(first, end)
         times = map(batch.time_ms, messages) if self._by_time else repeat(0)
-        identities = (_id_text(batch.first_id + n) for n in messages) if self._by_id else repeat(None)
+        identities = map(_id_text, map(batch.id_of, messages)) if self._by_id else repeat(None)
         if not decoding:
             found = map(self._test, repeat(_NO_HEADERS, count), repeat(batch.priority), times, identities)
             return np.fromiter(found, np.bool_, count)

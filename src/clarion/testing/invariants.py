@@ -69,3 +69,56 @@ class Ledger:
             faults.append(f"{len(missing)} stored messages were never received, the first is {missing[0][:60]!r}")
         if faults:
             raise AssertionError(f"{len(faults)} broken promises:\n" + "\n".join(faults[:10]))
+
+
+@dataclass
+class Handling:
+    """Who handled which event of cooperating systems (A-10), as seen from outside. It must hold in the end:
+
+    1. every event whose recording returned is handled                             (nothing is lost)
+    2. where it is promised, no two have the right to handle one system's events   (the fence holds)
+    3. where it is promised, what one has recorded as done for the other, the other does not do again
+                                                                                   (nothing is done by both)
+    4. nothing is handled that was never emitted                                   (nothing is made up)
+    """
+
+    exclusive: bool = True
+    recorded: set[object] = field(default_factory=set)
+    emitted: set[object] = field(default_factory=set)
+    handled: dict[object, list[str]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    _done: dict[object, str] = field(default_factory=dict)
+
+    def on_recorded(self, event: object) -> None:
+        """`emit` was called: from now on it may be handled."""
+        self.recorded.add(event)
+
+    def on_emitted(self, event: object) -> None:
+        """`emit` returned: from now on it must be."""
+        self.emitted.add(event)
+
+    def on_rights(self, owner: str, holders: list[str]) -> None:
+        """Who may handle the events of `owner` at this moment."""
+        if self.exclusive and len(holders) > 1:
+            self.faults.append(f"{' and '.join(holders)} may handle the events of {owner} at the same time")
+
+    def on_handled(self, event: object, by: str) -> None:
+        """A recipient was given it."""
+        if event not in self.recorded:
+            self.faults.append(f"handled, but never emitted: {event!r}")
+        if self.exclusive and self._done.get(event, by) != by:
+            self.faults.append(f"{event!r} was done by {self._done[event]}, and handled again by {by}")
+        self.handled.setdefault(event, []).append(by)
+
+    def on_done_for_partner(self, event: object, by: str) -> None:
+        """`by` has recorded that it is confirmed; it was its partner's."""
+        self._done[event] = by
+
+    def check(self) -> None:
+        """Raises `AssertionError` with the first faults unless every promise held."""
+        missing = [event for event in self.emitted if event not in self.handled]
+        faults = list(self.faults)
+        if missing:
+            faults.append(f"{len(missing)} events were never handled, one is {missing[0]!r}")
+        if faults:
+            raise AssertionError(f"{len(faults)} broken promises:\n" + "\n".join(faults[:10]))

@@ -85,17 +85,20 @@ class ServerProcess:
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline:
             printed = self.log_path.read_bytes()[offset:].decode("utf-8", "replace")
-            ready = [line for line in printed.splitlines() if line.startswith("ready ") and _READY.search(line)]
-            if ready:
-                found = _READY.search(ready[0])
-                assert found is not None
-                self.url = found[1]
-                self.port = int(self.url.rpartition(":")[2])
+            if any(line.startswith("ready ") and self._is_ready(line) for line in printed.splitlines()):
                 return
             if self._ended_within(0.01):
                 raise ServerFailed(printed)
         self.kill()
         raise ServerFailed(f"not ready within {START_S_MAX} s")
+
+    def _is_ready(self, line: str) -> bool:
+        """Whether this line, that begins with `ready`, is the one; what it tells is noted."""
+        found = _READY.search(line)
+        if found is not None:
+            self.url = found[1]
+            self.port = int(self.url.rpartition(":")[2])
+        return found is not None
 
     def _ended_within(self, seconds: float) -> bool:
         """Wait for the process's end, at most so long."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clarion.cli import messages, show
 from clarion.cli.admin import sequence_range
-from clarion.cli.send import _property
+from clarion.cli.send import parse_property
 from clarion.cli.sinks import Files
 from clarion.message import Headers, Message, encode_headers
 from clarion.wire import batch as wire
@@ -85,14 +85,14 @@ def test_text_for_people_has_no_control_characters(data: bytes, limit: int) -> N
     ],
 )
 def test_properties_have_the_type_that_they_look_like(text: str, name: str, value: object) -> None:
-    found = _property(text)
+    found = parse_property(text)
     assert found == (name, value) and type(found[1]) is type(value)
 
 
 @pytest.mark.parametrize("text", ["", "x", "=x"])
 def test_a_property_needs_a_name_and_a_value(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        _property(text)
+        parse_property(text)
 
 
 @given(st.integers(1, 1 << 40), st.integers(0, 1 << 40))

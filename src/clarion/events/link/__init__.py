@@ -1,0 +1,1 @@
+"""Frames between event systems, and the two ends of a connection that carries them."""

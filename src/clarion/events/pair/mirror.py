@@ -1,0 +1,427 @@
+"""The copy of a ring at the partner: made while events are recorded, and made good after the partner was away.
+
+    AWAY         no link; groups are recorded here only, and remembered as missing there
+    CATCHING_UP  a link; what is missing is read from the ring and sent in order, while groups are still skipped
+    CLOSING      little is missing; a group that begins now waits until all before it is sent, and goes itself
+    LIVE         every group goes to the partner when it is synced here
+
+Guarantees
+    1. `begin` and `finish` never raise for anything the link does, and need no memory beyond small objects (`begin` may
+       raise for want of these, for the ring to try again with its ballast); each waits no longer than `stored_s`. In
+       LIVE a group is durable at the partner when `finish` returned; otherwise the mirror is no longer LIVE.
+    2. The partner gets a ring's events in their order, and none is left out: it says what it has when the link is made,
+       and everything after that is sent before the mirror is LIVE.
+
+Rules
+    1. One mirror and one link per ring: a signal handler that emits while its thread emits uses another ring.
+    2. The link belongs to the keeper's thread except in LIVE, when it belongs to whoever leads the commit of the ring.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from clarion import limits
+from clarion.errors import ClarionError
+from clarion.events.link import frames
+from clarion.events.link.client import Address, Link
+from clarion.events.link.frames import Held, Hello
+from clarion.events.memory.ballast import NO_MEMORY
+from clarion.events.memory.layout import Recorded
+from clarion.instruments import Registry
+
+READ_EVENTS = 512
+READ_BYTES = 128 * limits.KIB
+CLOSING_POLL_S = 0.0005
+CLOSING_EVENTS = 4_096
+"""With no more missing than this, a group waits until it can go itself: some tenths of a second, once."""
+LAGGING_S = 1.0
+"""When more is missing than so long ago, groups are slowed down …"""
+LAGGING_PAUSE_S = 0.002
+"""… by this much, or the partner would never have everything."""
+STARVED_MAX = 3
+"""So often a group is tried for which there is no memory; then it is recorded here only."""
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 1.0
+
+
+class Mode(StrEnum):
+    AWAY = "away"
+    CATCHING_UP = "catching up"
+    CLOSING = "closing"
+    LIVE = "live"
+
+
+class RingToCopy(Protocol):
+    """What a mirror needs of `clarion.events.memory.ring.Section`."""
+
+    name: str
+    producer: int
+
+    @property
+    def first_sequence(self) -> int: ...
+    @property
+    def next_sequence(self) -> int: ...
+    def read(self, first: int, count_max: int, bytes_max: int) -> Sequence[Recorded]: ...
+
+
+class Points:
+    """Where a fault test can step in; one set for all mirrors of a process."""
+
+    def __init__(self, registry: Registry) -> None:
+        point = registry.test_point
+        self.before_put = point("events.pair.before_put", meaning="a group is about to be sent to the partner")
+        self.before_stored = point("events.pair.before_stored", meaning="a group is sent, not answered")
+        self.after_stored = point(
+            "events.pair.after_stored", meaning="a group is durable at the partner, emit() goes on"
+        )
+        self.before_catch_up = point(
+            "events.pair.before_catch_up", meaning="what the partner lacks is about to be sent"
+        )
+
+
+class Mirror:
+    """`Section.mirror` of one ring."""
+
+    live = True
+    """Groups come by `begin`."""
+
+    def __init__(self, section: RingToCopy, points: Points, *, stored_s: float) -> None:
+        self.section = section
+        self.mode = Mode.AWAY
+        self.detail = "not connected yet"
+        """Why it is not LIVE."""
+        self.degraded = 0
+        """How often it was LIVE and is not any more."""
+        self._points = points
+        self._producer = frames.pack_producer(section.producer)
+        self._stored_s = stored_s
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._sent_to = 0
+        """Everything before this is at the partner."""
+        self._skipped_to = 0
+        """Something before this was not sent by `begin`."""
+        self._group: tuple[int, int] | None = None
+        self._sent = False
+        self._wanted = 0
+        self._starved = 0
+        """How often the present group could not be sent for want of memory."""
+        self._lagging = False
+        self._missing = (0.0, 0)
+        """When it was last looked at how many events are missing, and how many were."""
+
+    # --- in the thread that emits ---------------------------------------------------------------------
+
+    def begin(self, group: memoryview, first: int, end: int) -> None:
+        """Send a group, unless the partner is away."""
+        if self._sent and self._group == (first, end):
+            return  # the same group again, after an interruption
+        with self._lock:
+            self._group = first, end
+            self._sent = False
+            closing = self.mode is Mode.CLOSING
+            if closing:
+                self._wanted = first
+        if closing:
+            self._wait_for_handover()
+        elif self._lagging:
+            time.sleep(LAGGING_PAUSE_S)
+        with self._lock:
+            self._wanted = 0
+            link = self._link if self.mode is Mode.LIVE else None
+            if link is None:
+                self._skipped_to = end
+                return
+        complete = False
+        try:
+            self._points.before_put()
+            link.put_group(self._producer, group, first, end, time.monotonic() + self._stored_s)
+            self._sent = complete = True
+        except NO_MEMORY as error:
+            complete = True
+            if link.broken or self._starved >= STARVED_MAX:
+                self._degrade(error)
+            else:
+                self._starved += 1  # nothing has left yet: the ring does it again, with its ballast
+                raise
+        except Exception as error:
+            self._degrade(error)
+            complete = True
+        finally:
+            if not complete:  # a signal's handler raised: the ring will come again with the same group
+                self._degrade(None)
+
+    def finish(self) -> None:
+        """Wait until what was sent is durable there."""
+        link = self._link
+        if self._sent and link is not None:
+            try:
+                self._points.before_stored()
+                self._await_stored(link)
+                self._points.after_stored()
+            except Exception as error:
+                self._degrade(error)
+        with self._lock:
+            self._group = None
+            self._sent = False
+            self._starved = 0
+
+    def _await_stored(self, link: Link) -> None:
+        deadline_s = time.monotonic() + self._stored_s
+        while True:
+            try:
+                link.await_stored(deadline_s)
+                return
+            except NO_MEMORY:
+                if time.monotonic() >= deadline_s:
+                    raise
+
+    def _wait_for_handover(self) -> None:
+        deadline_s = time.monotonic() + self._stored_s
+        while self.mode is Mode.CLOSING and time.monotonic() < deadline_s:
+            time.sleep(CLOSING_POLL_S)
+
+    def _degrade(self, error: Exception | None) -> None:
+        with self._lock:
+            if self.mode is Mode.LIVE:
+                self.degraded += 1
+            self.mode = Mode.AWAY
+            self._sent = False
+            if self._group is not None:
+                self._skipped_to = self._group[1]
+            try:
+                self.detail = str(error) if error is not None else "interrupted"
+            except NO_MEMORY:
+                self.detail = "no memory"
+
+    # --- in the keeper's thread -----------------------------------------------------------------------
+
+    @property
+    def whole(self) -> bool:
+        """Everything is at the partner."""
+        return self.mode is Mode.LIVE
+
+    def connected(self, link: Link, held: Held) -> None:
+        """A new link, over which the partner said what it has."""
+        with self._lock:
+            self._sent_to = max(held.end, self.section.first_sequence)
+            self._link = link
+            self.mode = Mode.CATCHING_UP
+
+    def lost(self, error: Exception) -> None:
+        """Whatever it was, from now on nothing is sent."""
+        self._degrade(error)
+
+    def detach(self) -> bool:
+        """In AWAY: close the link of before; False while a group may still use it."""
+        with self._lock:
+            if self.mode is not Mode.AWAY or self._group is not None:
+                return False
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        return True
+
+    def catch_up(self) -> bool:
+        """Send the next of what is missing; False when there is nothing to do. Raises what the link does."""
+        link = self._link
+        if link is None or self.mode in (Mode.AWAY, Mode.LIVE):
+            return False
+        end = self.section.next_sequence
+        self._watch_lag(end - self._sent_to)
+        if self.mode is Mode.CATCHING_UP and end - self._sent_to <= CLOSING_EVENTS:
+            with self._lock:
+                if self._mode_now() is Mode.CATCHING_UP:
+                    self.mode = Mode.CLOSING
+        if self._sent_to < end:
+            self._points.before_catch_up()
+            events = self.section.read(self._sent_to, READ_EVENTS, READ_BYTES)
+            deadline_s = time.monotonic() + max(self._stored_s, RETRY_S_MAX)
+            link.put_recorded(self.section.producer, events, deadline_s)
+            link.await_stored(deadline_s)
+            self._sent_to = events[-1].at + 1 if events else end
+            return True
+        with self._lock:
+            if self._mode_now() is not Mode.CLOSING:
+                return False
+            if self._wanted:
+                ready = self._sent_to >= self._wanted
+            else:
+                ready = self._group is None and self._sent_to >= self._skipped_to
+            if ready and not self.live:
+                return False
+            if ready:
+                self.mode = Mode.LIVE
+                self.detail = ""
+                self._lagging, self._missing = False, (0.0, 0)
+                return False
+        return True
+
+    def _watch_lag(self, missing: int) -> None:
+        now_s = time.monotonic()
+        looked_s, before = self._missing
+        if now_s - looked_s >= LAGGING_S:
+            self._lagging = bool(looked_s) and missing > before
+            self._missing = now_s, missing
+
+    def _mode_now(self) -> Mode:
+        """It may have changed since it was last looked at, in another thread."""
+        return self.mode
+
+    def check_idle(self) -> None:
+        """Notice that the partner has closed the link although nobody emits."""
+        link = self._link
+        with self._lock:
+            if self.mode is not Mode.LIVE or self._group is not None or link is None:
+                return
+            gone = link.hung_up()
+        if gone:
+            self._degrade(ConnectionResetError("closed by the partner"))
+
+
+class OnceOnly(Mirror):
+    """A ring that nobody writes any more, or that another process mirrors: only what is missing is sent."""
+
+    live = False
+
+    @property
+    def whole(self) -> bool:
+        return self.mode is Mode.CLOSING and self._sent_to >= self.section.next_sequence
+
+
+class Keeper:
+    """The thread that connects the mirrors of a process, and sends what the partner lacks."""
+
+    def __init__(
+        self,
+        address: Address,
+        hello: Hello,
+        registry: Registry,
+        *,
+        stored_s: float = limits.EVENT_PARTNER_MS_DEFAULT / 1000,
+        frame_bytes_max: int = limits.EVENT_LINK_FRAME_BYTES_DEFAULT,
+        on_whole: Callable[[bool, str], None] | None = None,
+    ) -> None:
+        self._address = address
+        self._hello = hello
+        self._points = Points(registry)
+        self._stored_s = stored_s
+        self._frame_bytes_max = frame_bytes_max
+        self._on_whole = on_whole
+        self._mirrors: list[Mirror] = []
+        self._lock = threading.Lock()
+        self._removed: list[Mirror] = []
+        self._retry: dict[Mirror, tuple[float, float]] = {}
+        self._said: bool | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="clarion-events-mirror", daemon=True)
+
+    def mirror(self, section: RingToCopy) -> Mirror:
+        """A mirror for a ring of this process; make it the section's `mirror`."""
+        return self._add(Mirror(section, self._points, stored_s=self._stored_s))
+
+    def copy(self, section: RingToCopy) -> Mirror:
+        """Send what a ring has that this process does not write."""
+        return self._add(OnceOnly(section, self._points, stored_s=self._stored_s))
+
+    def remove(self, mirror: Mirror) -> None:
+        """The ring is finished, or its mirror was taken from it."""
+        with self._lock:
+            self._mirrors = [one for one in self._mirrors if one is not mirror]
+            self._removed.append(mirror)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; mirrors that stay attached skip everything from now on. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for mirror in [*self._mirrors, *self._removed]:
+            mirror.lost(ConnectionAbortedError("closed here"))
+            mirror.detach()
+
+    def suspect(self) -> None:
+        """The partner is silent: do not let emit() wait for it."""
+        for mirror in list(self._mirrors):
+            if mirror.mode is Mode.LIVE:
+                mirror.lost(TimeoutError("the partner is silent"))
+
+    @property
+    def whole(self) -> bool:
+        """Everything that was given to it is at the partner."""
+        return all(mirror.whole for mirror in self._mirrors)
+
+    def has(self, mirror: Mirror) -> bool:
+        """It is used, or may just be."""
+        with self._lock:
+            return any(mirror is one for one in [*self._mirrors, *self._removed])
+
+    def _add(self, mirror: Mirror) -> Mirror:
+        with self._lock:
+            self._mirrors = [*self._mirrors, mirror]
+        return mirror
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            busy = False
+            try:
+                for mirror in self._mirrors:
+                    busy |= self._keep(mirror)
+                self._let_go()
+                self._tell()
+            except NO_MEMORY:
+                busy = False  # later
+            self._stop.wait(CLOSING_POLL_S if busy else RETRY_S_MIN)
+
+    def _keep(self, mirror: Mirror) -> bool:
+        """One step for one mirror; whether there is more to do at once."""
+        due_s, pause_s = self._retry.get(mirror, (0.0, RETRY_S_MIN))
+        try:
+            if mirror.mode is not Mode.AWAY:
+                mirror.check_idle()
+                busy = mirror.catch_up()
+                if mirror.whole:
+                    self._retry.pop(mirror, None)
+                return busy
+            if mirror.detach() and time.monotonic() >= due_s:
+                self._retry[mirror] = time.monotonic() + pause_s, min(2 * pause_s, RETRY_S_MAX)
+                self._connect(mirror)
+                return True
+        except (ClarionError, OSError) as error:
+            mirror.lost(error)
+        return False
+
+    def _let_go(self) -> None:
+        """Of mirrors that were removed: here, because their links are used by this thread."""
+        with self._lock:
+            removed, self._removed = self._removed, []
+        for mirror in removed:
+            mirror.lost(ConnectionAbortedError("removed"))
+            self._retry.pop(mirror, None)
+            if not mirror.detach():
+                with self._lock:
+                    self._removed.append(mirror)
+
+    def _connect(self, mirror: Mirror) -> None:
+        section = mirror.section
+        named = Held(section.producer, section.first_sequence, section.next_sequence)
+        hello = Hello(
+            self._hello.name, self._hello.role, self._hello.epoch, memory=self._hello.memory, sections=(named,)
+        )
+        link = Link.connect(self._address, RETRY_S_MAX, hello=hello, frame_bytes_max=self._frame_bytes_max)
+        mirror.connected(link, link.welcome.sections[0])
+
+    def _tell(self) -> None:
+        """Of what this process records; copies of others come later, and are never promised."""
+        whole = all(mirror.whole for mirror in self._mirrors if mirror.live)
+        if whole != self._said and self._on_whole is not None:
+            self._said = whole
+            detail = next((mirror.detail for mirror in self._mirrors if mirror.live and not mirror.whole), "")
+            self._on_whole(whole, detail)

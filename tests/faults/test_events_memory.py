@@ -1,0 +1,101 @@
+"""Never mute: no memory, no descriptor and no byte on the disk, all at once, and every event is recorded (A-03)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EVENTS = 10_000
+DISK_BYTES = 80 << 20
+RUN_S_MAX = 900
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, on a file: with durability "power" its syncs are real ones."""
+    point, image = tmp_path / "disk", tmp_path / "disk.image"
+    point.mkdir()
+    with image.open("wb") as file:
+        file.truncate(DISK_BYTES)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """A foreign file that leaves not one byte."""
+    with (disk / "foreign").open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 512, 1):
+            while True:
+                try:
+                    if not file.write(bytes(size)):
+                        break
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+                    break
+    found = os.statvfs(disk)
+    assert found.f_bavail * found.f_frsize < 4096
+
+
+def starve(
+    disk: Path, durability: str, count: int, *, full: bool = True, way: str = "section", log: Path | None = None
+) -> dict[str, Any]:
+    """What a process says that recorded `count` events while it had nothing."""
+    command = [sys.executable, "-m", "tests.faults.events_memory_child", str(disk), durability, str(count), way]
+    environment = {**os.environ, "CLARION_TEST_LOG": str(log)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == "ready\n"
+            if full:
+                fill(disk)
+            answer, _ = child.communicate("\n", timeout=RUN_S_MAX)
+        except BaseException:
+            child.kill()
+            raise
+    assert child.returncode == 0
+    result: dict[str, Any] = json.loads(answer)
+    return result
+
+
+def check(result: dict[str, Any], count: int) -> None:
+    """All of them, in order and byte for byte."""
+    assert result["failed"] == 0, result
+    assert result["good"] == count
+    assert result["lost"] == [] and result["next"] == count + 1
+    assert result["rounds"] > 0 and result["alive"]  # somebody did take what was free, until the end
+
+
+@pytest.mark.soak
+@pytest.mark.root
+@pytest.mark.timeout(RUN_S_MAX + 60)
+@pytest.mark.parametrize("durability", ["power", "process"])
+@pytest.mark.parametrize("way", ["section", "process", "library"])
+def test_a03_ten_thousand_events_are_recorded_without_memory_descriptors_and_disk_space(
+    disk: Path, tmp_path: Path, durability: str, way: str
+) -> None:
+    check(starve(disk, durability, EVENTS, way=way, log=tmp_path / "log"), EVENTS)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("way", "durability"), [("process", "power"), ("library", "process")])
+def test_a03_events_are_recorded_without_memory_descriptors_and_disk_space(
+    disk: Path, tmp_path: Path, durability: str, way: str
+) -> None:
+    check(starve(disk, durability, 300, way=way, log=tmp_path / "log"), 300)
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+def test_a03_events_are_recorded_without_memory(tmp_path: Path, durability: str) -> None:
+    check(starve(tmp_path, durability, 200, full=False), 200)

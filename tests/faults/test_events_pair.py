@@ -1,0 +1,638 @@
+"""Cooperating pairs of real processes in real networks: killed, paused and cut off, one by one and both (A-10).
+
+A *gate* that is closed makes recipients confirm nothing, so that events are owed at the moment of the fault, and none
+of them is on its way: then even a recipient that keeps no ids must get each of them once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.pair_harness import Networks, System, WitnessServer, World, until, world
+from tests.faults.pair_ledger import confirmed_for_partner, held_for_partner
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and ip"),
+]
+
+FAULTS = ("kill-a", "kill-b", "pause-a", "pause-b", "cut-ab", "cut-aw", "cut-bw")
+PAIRS = [
+    (first, second)
+    for first, second in itertools.permutations(FAULTS, 2)
+    if (first[:4], second[:5]) != ("kill", "pause") or first[-1] != second[-1]
+]
+SUITE = [
+    ("kill-a", "kill-b"),
+    ("kill-b", "kill-a"),
+    ("kill-a", "pause-b"),
+    ("pause-a", "kill-b"),
+    ("pause-a", "pause-b"),
+    ("pause-a", "cut-ab"),
+    ("cut-ab", "kill-a"),
+    ("cut-ab", "cut-aw"),
+    ("cut-aw", "cut-ab"),
+    ("cut-aw", "kill-b"),
+    ("cut-bw", "pause-a"),
+    ("kill-a", "cut-bw"),
+    ("cut-aw", "cut-bw"),
+]
+"""A third of all; the others in the soak."""
+
+
+@pytest.fixture(scope="module")
+def networks() -> Iterator[Networks]:
+    with Networks() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(networks: Networks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WitnessServer]:
+    with WitnessServer(tmp_path_factory.mktemp("witness") / "data", networks) as made:
+        yield made  # type: ignore[misc]
+
+
+def ids_of(world: World, system: System) -> set[str]:
+    return {line.id for line in world.emitted() if line.who == system.child.name}
+
+
+# --- events that are owed at the death --------------------------------------------------------------
+
+
+def test_a10_events_owed_at_the_death_are_delivered_by_the_partner(tmp_path: Path, networks: Networks) -> None:
+    with world(tmp_path, networks, witness="file") as pair:
+        a, b = pair.a, pair.b
+        a.close()  # starts again, with events that it recorded while initialising
+        pair.close_gate()
+        a.start(initialising=20)
+        until(lambda: a.status()["bond"] == "paired", "a is paired")
+        a.emit(1_000)
+        owed = ids_of(pair, a)
+        assert len(owed) == 1_020
+        assert a.status()["waiting"]["0-normal"] >= 1_000
+        pair.fault()
+        a.kill()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate()
+        pair.until_got(owed)
+        pair.until_got(owed, "kept")
+        assert {line.who for line in pair.got() if line.id in owed} == {b.child.name}
+        kinds = [line.kind for line in pair.got() if line.id in owed and line.kind in ("init", "normal")]
+        assert kinds == ["init"] * 20 + ["normal"] * 1_000
+        before = len(pair.got())
+        pair.close_gate(f"-{b.child.name}")
+        b.emit(5)
+        a.start()
+        a.emit(7, "late")
+        until(lambda: a.status()["right"] == "holding", "a has its right again")
+        late = {line.id for line in pair.emitted() if line.kind == "late"}
+        pair.until_got(late)
+        pair.open_gate(f"-{b.child.name}")
+        pair.until_well()
+        after = pair.got()[before:]
+        assert not owed & {line.id for line in after}, "delivered again after the return"
+        pair.check(strict=True)
+
+
+def test_a10_what_was_recorded_while_degraded_is_delivered_by_its_origin(tmp_path: Path, networks: Networks) -> None:
+    with world(tmp_path, networks, witness="file") as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate("-raw")
+        pair.cut("ab")
+        until(lambda: a.status()["bond"] == b.status()["bond"] == "degraded", "both know it")
+        a.emit(50)
+        owed = ids_of(pair, a)
+        pair.until_got(owed, "kept")
+        a.kill()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate("-raw")
+        assert not owed & {line.id for line in pair.got()}, "b cannot have them"
+        pair.close_gate(f"-{b.child.name}")  # it gets them when a is back, and may still act for a moment
+        a.begin()
+        pair.heal("ab")
+        a.begun()
+        pair.until_got(owed)
+        assert {line.who for line in pair.got() if line.id in owed} == {a.child.name}
+        pair.open_gate(f"-{b.child.name}")
+        pair.until_well()
+        pair.check(strict=True)
+
+
+def test_a10_what_one_recipient_has_is_not_sent_to_it_again_by_the_partner(tmp_path: Path, networks: Networks) -> None:
+    """Confirmed to one recipient while the wire was cut, owed to the other; then the origin dies."""
+    with world(tmp_path, networks, witness="file") as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate("-kept")
+        pair.cut("ab")
+        until(lambda: a.status()["bond"] == "degraded", "a knows it")
+        a.emit(50)
+        owed = ids_of(pair, a)
+        pair.until_got(owed)
+        pair.heal("ab")
+        until(lambda: a.status()["bond"] == "paired", "a is paired")
+        until(lambda: b.status()["held_for_partner"] >= 50, "b has them")
+        a.emit(50)
+        owed = ids_of(pair, a)
+        pair.until_got(owed)
+        until(lambda: set(known_to(b, pair)) >= owed, "b knows what raw has")
+        a.kill()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate("-kept")
+        pair.until_got(owed, "kept")
+        assert {line.who for line in pair.got("kept") if line.id in owed} == {b.child.name}
+        a.start()
+        pair.until_well()
+        pair.check(strict=True)
+
+
+def known_to(system: System, pair: World) -> list[str]:
+    """Ids that this system knows to be confirmed by `raw`, of its partner's events: a copy of its ledger is asked."""
+    return confirmed_for_partner(system.child, "raw")
+
+
+# --- two faults -------------------------------------------------------------------------------------
+
+
+def break_it(pair: World, fault: str) -> None:
+    """Until it is seen by whoever can see it."""
+    kind, _, where = fault.partition("-")
+    system = pair.systems.get(where)
+    if kind == "cut":
+        pair.cut(where)
+        return
+    assert system is not None
+    pair.fault()
+    if kind == "kill":
+        system.kill()
+    else:
+        system.pause()
+        pair.pauses += 1
+
+
+def mend(pair: World, fault: str) -> None:
+    kind, _, where = fault.partition("-")
+    system = pair.systems.get(where)
+    if kind == "cut":
+        pair.heal(where)
+    elif system is not None and not system.runs:
+        pair.fault()
+        if system.is_paused:
+            system.resume()
+        else:
+            system.start()
+
+
+def acting_is_due(pair: World, faults: tuple[str, ...]) -> System | None:
+    """Who must act for the other now, because it alone can."""
+    for system, other in ((pair.a, pair.b), (pair.b, pair.a)):
+        if system.runs and not other.runs and f"cut-{system.side}w" not in faults:
+            return system
+    return None
+
+
+def until_acting(system: System) -> None:
+    until(lambda: system.acts, "the partner acts")
+
+
+def until_more(pair: World, count: int) -> None:
+    until(lambda: len(pair.emitted()) > count, "more events")
+
+
+def two_faults(pair: World, first: str, second: str) -> None:
+    for system in (pair.a, pair.b):
+        system.emit(10)
+    pair.until_well()
+    pair.close_gate()
+    for system in (pair.a, pair.b):
+        system.emit(20)
+    break_it(pair, first)
+    acting = acting_is_due(pair, (first,))
+    if acting is not None:
+        until_acting(acting)
+        pair.open_gate()
+        pair.until_got({line.id for line in pair.emitted()})
+    for system in pair.systems.values():
+        if system.runs:
+            system.emit(10, "between")
+    break_it(pair, second)
+    pair.open_gate()
+    for system in pair.systems.values():
+        if system.runs:
+            system.emit(10, "after")
+    acting = acting_is_due(pair, (first, second))
+    if acting is not None:
+        until_acting(acting)
+    else:
+        time.sleep(1.5 * pair.a.child.lease_ms / 1000)  # the faults last so long
+    mend(pair, first)
+    mend(pair, second)
+    pair.until_well()
+    for system in (pair.a, pair.b):
+        system.emit(5, "last")
+    pair.until_well()
+    pair.check()
+
+
+@pytest.mark.parametrize(("first", "second"), SUITE)
+def test_a10_two_faults(tmp_path: Path, networks: Networks, server: WitnessServer, first: str, second: str) -> None:
+    witness = "clarion" if SUITE.index((first, second)) % 2 else "file"
+    with world(tmp_path, networks, server=server, witness=witness) as pair:
+        two_faults(pair, first, second)
+
+
+def test_a10_a_system_that_wakes_is_fenced_until_it_has_its_right_again(
+    tmp_path: Path, networks: Networks, server: WitnessServer
+) -> None:
+    with world(tmp_path, networks, server=server, witness="clarion") as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(100)
+        owed = ids_of(pair, a)
+        pair.fault()
+        a.pause()
+        until(lambda: b.acts, "b acts for a")
+        a.resume()
+        assert not (a.status()["may_deliver"] and b.status()["may_act"])
+        pair.open_gate()
+        pair.until_got(owed)
+        pair.until_well()
+        pair.check(strict=True)
+
+
+def test_a10_a_clarion_server_gets_each_event_once_whoever_sends_it(
+    tmp_path: Path, networks: Networks, server: WitnessServer
+) -> None:
+    options = {"recipients": ("raw", "kept", "clarion")}
+    with world(tmp_path, networks, server=server, witness="clarion", options=options) as pair:
+        a, b = pair.a, pair.b
+        for system in (a, b):
+            system.ask("flow", "10")
+        for fault in ("kill-a", "pause-b", "cut-ab", "pause-a"):
+            seen = len(pair.emitted())
+            until_more(pair, seen + 50)
+            break_it(pair, fault)
+            acting = acting_is_due(pair, (fault,))
+            if acting is not None:
+                until_acting(acting)
+            mend(pair, fault)
+            if fault.startswith("kill"):
+                pair.systems[fault[-1]].ask("flow", "10")
+        for system in (a, b):
+            system.ask("halt")
+        pair.until_well()
+        pair.check()
+        command = [sys.executable, "-m", "tests.faults.pair_drain", server.url_for("b"), "queue:events"]
+        drained = subprocess.run(
+            [*networks.within("b"), *command], capture_output=True, text=True, check=False, timeout=60
+        )
+        got = drained.stdout.split()
+        assert drained.returncode == 0 and len(set(got)) == len(got), drained.stderr
+        assert set(got) == {line.id for line in pair.got()}
+        print(f"{len(got)} events, {pair.doubles()} of them came to who keeps no ids more than once")
+
+
+# --- without a witness ------------------------------------------------------------------------------
+
+
+def test_a10_wait_means_that_nobody_acts_and_nothing_doubles(tmp_path: Path, networks: Networks) -> None:
+    with world(tmp_path, networks) as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(50)
+        owed = ids_of(pair, a)
+        pair.fault()
+        a.kill()
+        pair.open_gate()
+        until(lambda: b.status()["bond"] == "degraded", "b knows that a is away")
+        b.emit(20)
+        pair.until_got(ids_of(pair, b))
+        assert b.status()["duty"] == "idle" and not owed & {line.id for line in pair.got()}
+        a.start()
+        pair.until_got(owed)
+        pair.cut("ab")
+        until(lambda: a.status()["bond"] == b.status()["bond"] == "degraded", "both know it")
+        for system in (a, b):
+            system.emit(20)
+        pair.until_got({line.id for line in pair.emitted()})
+        assert {line.who for line in pair.got() if line.id in ids_of(pair, a)} == {a.child.name}
+        pair.heal("ab")
+        pair.until_well()
+        pair.check(strict=True)
+
+
+def test_a10_wait_ends_when_an_operator_says_so(tmp_path: Path, networks: Networks) -> None:
+    with world(tmp_path, networks) as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(50)
+        owed = ids_of(pair, a)
+        pair.fault()
+        a.kill()
+
+        def acts() -> bool:
+            b.ask("takeover")  # refused while a may be alive
+            return b.acts
+
+        until(acts, "b acts for a")
+        pair.open_gate()
+        pair.until_got(owed)
+        assert {line.who for line in pair.got() if line.id in owed} == {b.child.name}
+        a.start()
+        pair.until_well()
+        pair.check(strict=True)
+
+
+def test_a10_replay_loses_nothing_and_doubles_only_what_both_had(tmp_path: Path, networks: Networks) -> None:
+    with world(tmp_path, networks, options={"without_witness": "replay"}) as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(50)
+        owed = ids_of(pair, a)
+        pair.fault()
+        a.kill()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate()
+        pair.until_got(owed)
+        a.start()
+        pair.until_well()
+        pair.check(strict=True)  # no wire was cut
+        pair.close_gate()
+        for system in (a, b):
+            system.emit(20)
+        both = {line.id for line in pair.emitted()}
+        pair.cut("ab")
+        until(lambda: a.acts and b.acts, "each acts for the other")
+        pair.open_gate()
+        for system in (a, b):
+            system.emit(20, "apart")
+        pair.until_got({line.id for line in pair.emitted()})
+        pair.heal("ab")
+        pair.until_well()
+        pair.check(doubles=True)
+        twice = [line.id for line in pair.got()]
+        apart = {line.id for line in pair.emitted() if line.kind == "apart"}
+        assert all(twice.count(identity) == 1 for identity in apart), "only what both had can be doubled"
+        print(f"{pair.doubles()} of {len(set(twice))} events came twice; both had {len(both)}")
+
+
+# --- other troubles ---------------------------------------------------------------------------------
+
+
+def test_a10_a_partner_whose_memory_is_full(tmp_path: Path, networks: Networks) -> None:
+    """b has room for few events of a: a says that it is degraded, records here, and is whole again later."""
+    with world(tmp_path, networks, witness="file", options={"capacity": 60}, only_a={"capacity": 4_000}) as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+
+        def full() -> bool:
+            a.emit(100)
+            return bool(a.status()["bond"] == "degraded")
+
+        until(full, "b is full")
+        a.emit(50)
+        b.emit(5)
+        pair.open_gate()
+        pair.until_got({line.id for line in pair.emitted()})
+        pair.until_well()
+        pair.check(strict=True)
+
+
+def test_a10_a_recipient_that_only_one_has_waits_for_it(tmp_path: Path, networks: Networks) -> None:
+    only_a = {"recipients": ("raw", "raw-a", "kept")}
+    with world(tmp_path, networks, witness="file", only_a=only_a) as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(50)
+        owed = ids_of(pair, a)
+        pair.fault()
+        a.kill()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate()
+        pair.until_got(owed)
+        pair.until_got(owed, "kept")
+        assert not pair.got("raw-a") or not owed & {line.id for line in pair.got("raw-a")}
+        assert b.status()["held_for_partner"] >= 50
+        a.start()
+        pair.until_got(owed, "raw-a")
+        pair.until_well()
+        pair.check(strict=True)
+        assert {line.who for line in pair.got("raw-a")} == {a.child.name}
+
+
+def test_a10_the_one_that_acts_dies_and_comes_back_first(tmp_path: Path, networks: Networks) -> None:
+    with world(tmp_path, networks, witness="file") as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(500)
+        owed = ids_of(pair, a)
+        a.kill()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate()
+        until(lambda: len(owed & {line.id for line in pair.got()}) > 20, "some are delivered")
+        pair.fault()
+        b.kill()
+        b.start()
+        pair.until_got(owed)
+        assert {line.who for line in pair.got() if line.id in owed} == {b.child.name}
+        a.start()
+        pair.until_well()
+        pair.check()
+
+
+def test_a10_the_witness_is_away_for_a_while(tmp_path: Path, networks: Networks, server: WitnessServer) -> None:
+    """Two that hear each other go on; one that is alone waits for the witness."""
+    with world(tmp_path, networks, server=server, witness="clarion") as pair:
+        a, b = pair.a, pair.b
+        server.pause()
+        try:
+            for _ in range(3):
+                for system in (a, b):
+                    system.emit(10)
+                pair.until_got({line.id for line in pair.emitted()})
+                time.sleep(0.5 * a.child.lease_ms / 1000)  # longer than a lease altogether
+            pair.close_gate()
+            a.emit(20)
+            owed = ids_of(pair, a)
+            pair.fault()
+            a.kill()
+            until(lambda: b.status()["duty"] == "taking over", "b notices")
+            pair.open_gate()
+            assert b.status()["right"] != "holding" and not b.acts
+        finally:
+            server.resume()
+        until(lambda: b.acts, "b acts for a")
+        pair.until_got(owed)
+        a.start()
+        pair.until_well()
+        pair.check(strict=True)
+
+
+def test_a10_events_of_other_processes_of_the_host_are_at_the_partner_too(tmp_path: Path, networks: Networks) -> None:
+    """They are sent a moment after they were recorded; b forgets them also if it is away when they are settled."""
+    with world(tmp_path, networks, witness="file") as pair:
+        a, b = pair.a, pair.b
+        program = f"""
+from clarion.events import EventSystem
+with EventSystem.open({str(a.child.path)!r}, capacity=100, event_bytes_max=1024, durability="process") as events:
+    events.ready()
+    for number in range(20):
+        print(events.emit("other", source="other", data={{"n": number}}))
+"""
+
+        def other() -> set[str]:
+            command = [sys.executable, "-c", program]
+            return set(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split())
+
+        pair.close_gate()
+        a.emit(1)
+        owed = other() | ids_of(pair, a)
+        until(lambda: b.status()["held_for_partner"] >= 21, "b has them")
+        pair.fault()
+        a.kill()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate()
+        pair.until_got(owed)
+        assert {line.who for line in pair.got() if line.id in owed} == {b.child.name}
+        a.start()
+        pair.until_well()
+        pair.check(strict=True)
+        pair.close_gate()
+        owed = other()
+        until(lambda: b.status()["held_for_partner"] >= 20, "b has them")
+        b.kill()
+        pair.open_gate()
+        pair.until_got(owed)
+        until(lambda: not any(a.status()["waiting"].values()), "the section of the other process is empty and goes")
+        until(lambda: not list((a.child.path / "sections").glob("1-*")), "its files are gone")
+        a.close()
+        a.start()
+        b.start()
+        pair.until_well()
+        pair.check(strict=True)
+
+
+# --- test points ------------------------------------------------------------------------------------
+
+POINTS = {
+    "before_put": ("a", 5),
+    "before_stored": ("a", 5),
+    "after_stored": ("a", 5),
+    "before_catch_up": ("a", 1),
+    "before_store": ("b", 5),
+    "after_store": ("b", 5),
+    "before_send": ("b", 2),
+    "before_lease": ("b", 3),
+    "after_lease": ("b", 3),
+    "before_remember": ("b", 1),
+    "before_start_replay": ("b", 1),
+    "before_stop_replay": ("b", 1),
+    "before_give_back": ("b", 1),
+    "before_forget": ("b", 1),
+    "before_apply": ("a", 1),
+    "after_apply": ("a", 1),
+}
+"""Who passes it, and when it is killed there."""
+SINGLE = ("after_stored", "after_store", "before_start_replay", "before_give_back", "after_apply", "before_forget")
+
+
+class Story:
+    """a dies with events that are owed, b acts, a returns. Somebody dies on the way, and is started again."""
+
+    def __init__(self, pair: World, victim: str, arm: str) -> None:
+        self.pair, self.victim, self.arm = pair, pair.systems[victim], arm
+        self.died = False
+
+    def armed(self, system: System) -> str:
+        return self.arm if system is self.victim and not self.died else ""
+
+    def _look(self) -> bool:
+        """Whether the victim has just died; then it lives again."""
+        if self.died or not self.victim.runs or not self.victim.killed():
+            return False
+        self.died = True
+        self.pair.fault()
+        self.victim.start()
+        return True
+
+    def try_to(self, act: Callable[[], object]) -> object:
+        try:
+            return act()
+        except (AssertionError, OSError):
+            if self.victim.runs:
+                until(self._look, "it is the victim that does not answer", 5.0)
+            elif not self.died:
+                raise
+            return None
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        until(lambda: not self._look() and self.try_to(condition), lambda: f"{what}: {self._seen()}")
+
+    def _seen(self) -> object:
+        try:
+            lacking = ids_of(self.pair, self.pair.a) - {line.id for line in self.pair.got()}
+            return lacking, self.pair.statuses(), self.pair.a.said(), self.pair.b.said()
+        except (AssertionError, OSError) as error:
+            return error
+
+    def tell(self) -> None:
+        pair, a, b = self.pair, self.pair.a, self.pair.b
+        b.close()
+        b.begin(arm=self.armed(b))
+        self.try_to(b.begun)
+        pair.close_gate()
+        if self.victim is a:
+            a.close()
+            a.begin(arm=self.armed(a))
+            self.try_to(a.begun)
+        self.until(lambda: a.status()["bond"] == "paired", "a is paired")
+        self.try_to(lambda: a.emit(20))
+        self.until(lambda: ids_of(pair, a) <= held_for_partner(b.child), "b has them")
+        pair.fault()
+        a.kill()
+        self.until(lambda: b.acts, "b acts")
+        pair.open_gate()
+        self.until(lambda: ids_of(pair, a) <= {line.id for line in pair.got()}, "b delivers them")
+        a.begin(arm=self.armed(a))
+        self.try_to(a.begun)
+        self.until(lambda: self.died, f"it dies at {self.arm}")
+        pair.until_well()
+        pair.check()
+
+
+def killed_at(pair: World, point: str) -> None:
+    victim, passing = POINTS[point]
+    Story(pair, victim, f"events.pair.{point}=kill@{passing}").tell()
+
+
+@pytest.mark.parametrize("point", SINGLE)
+def test_a10_killed_at_a_step_of_the_pair(tmp_path: Path, networks: Networks, point: str) -> None:
+    with world(tmp_path, networks, witness="file") as pair:
+        killed_at(pair, point)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", sorted(set(POINTS) - set(SINGLE)))
+def test_a10_killed_at_every_other_step_of_the_pair(tmp_path: Path, networks: Networks, point: str) -> None:
+    with world(tmp_path, networks, witness="file") as pair:
+        killed_at(pair, point)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("witness", ["file", "clarion"])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_a10_every_two_faults(
+    tmp_path: Path, networks: Networks, server: WitnessServer, witness: str, first: str, second: str
+) -> None:
+    with world(tmp_path, networks, server=server, witness=witness) as pair:
+        two_faults(pair, first, second)

@@ -1,0 +1,1 @@
+"""The event system against real parts."""

@@ -1,0 +1,257 @@
+"""Multiplexers between real processes: both switches, filters, chains, who is away, hostile connections (A-11)."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clarion.events.link import frames
+from clarion.events.link.frames import Hello, Role, Type
+from tests.integration.events.multiplexer_harness import (
+    MultiplexerPlace,
+    Nursery,
+    Place,
+    check,
+    lines_of,
+    until,
+)
+
+SWITCHES = [(True, False), (True, True), (False, False), (False, True)]
+KEEPERS = ("one", "odd", "errors", "log")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.mark.parametrize(("early", "forward"), SWITCHES)
+def test_a11_every_recipient_behind_it_gets_what_its_filter_wants(
+    nursery: Nursery, tmp_path: Path, early: bool, forward: bool
+) -> None:
+    collector = MultiplexerPlace(
+        nursery, tmp_path / "m", confirm_early=early, forward=forward, recipients=KEEPERS, durability="power"
+    )
+    collector.start()
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address, events=100)
+    sender.start(end="stays")
+    until(lambda: sender.waiting() == 0 and len(lines_of(sender.folder / "emitted")) == 100, "the sender is confirmed")
+    collector.drained()
+    emitted = lines_of(sender.folder / "emitted")
+    check(emitted, collector, "one")
+    check(emitted, collector, "log")
+    check(emitted, collector, "odd", lambda line: line.number % 2 == 1)
+    check(emitted, collector, "errors", lambda line: line.number % 4 == 0)
+    expected = {"one": 100, "log": 100, "odd": 50, "errors": 25} if forward else {}
+
+    def forwarded() -> dict[str, int]:
+        (row,) = sender.status()["recipients"]
+        found: dict[str, int] = row["confirmations_by_recipient"]
+        return found
+
+    until(lambda: forwarded() == expected, f"confirmations are forwarded: {forwarded()}", 10.0)
+    status = collector.status()["multiplex"]
+    assert (status["confirm_early"], status["forward"]) == (early, forward)
+    assert len(status["senders"]) == 1
+    sender.kill()
+    collector.kill()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a11_early_and_late_differ_in_when_the_sender_is_free(nursery: Nursery, tmp_path: Path, early: bool) -> None:
+    """With a recipient that refuses, an early multiplexer frees its sender and a late one does not; both go on."""
+    collector = MultiplexerPlace(nursery, tmp_path / "m", confirm_early=early, recipients=("one", "two"))
+    collector.start(refusing=("two",))
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address, events=300)
+    sender.start(end="stays")
+    until(lambda: len(collector.got("one")) >= 300, "the healthy one gets everything")
+    if early:
+        until(lambda: sender.waiting() == 0, "the sender is free")
+    else:
+        assert sender.waiting() == 300
+        (row,) = sender.status()["recipients"]
+        assert row["owed"] == 300
+    collector.kill()
+    collector.start()
+    until(lambda: sender.waiting() == 0, "the sender is free")
+    collector.drained()
+    emitted = lines_of(sender.folder / "emitted")
+    check(emitted, collector, "one")
+    check(emitted, collector, "two")
+    assert len(collector.got("one")) <= 300 + 4, "what was confirmed does not come again, but for one delivery"
+    sender.kill()
+    collector.kill()
+
+
+@pytest.mark.parametrize(("early", "forward"), SWITCHES)
+def test_a11_chain_of_two(nursery: Nursery, tmp_path: Path, early: bool, forward: bool) -> None:
+    options = {"confirm_early": early, "forward": forward}
+    last = MultiplexerPlace(nursery, tmp_path / "m2", recipients=("one", "errors", "log"), **options)
+    last.start()
+    first = MultiplexerPlace(nursery, tmp_path / "m1", recipients=("one",), multiplexer=last.address, **options)
+    first.start()
+    senders = [Place(nursery, tmp_path / f"s{n}", multiplexer=first.address, events=80) for n in range(2)]
+    for sender in senders:
+        sender.start(end="stays")
+    until(lambda: all(len(lines_of(one.folder / "emitted")) == 80 for one in senders), "all is emitted")
+    until(lambda: len(first.got("one")) > 20, "something is delivered")
+    last.kill()
+    first.kill()
+    last.start()
+    first.start()
+    until(lambda: all(sender.waiting() == 0 for sender in senders), "the senders are free")
+    first.drained()
+    last.drained()
+    emitted = [line for sender in senders for line in lines_of(sender.folder / "emitted")]
+    check(emitted, first, "one")
+    check(emitted, last, "one")
+    check(emitted, last, "log")
+    check(emitted, last, "errors", lambda line: line.number % 4 == 0)
+    if forward:
+        (row,) = senders[0].status()["recipients"]
+        assert set(row["confirmations_by_recipient"]) <= {"one", "next", "next/one", "next/errors", "next/log"}
+    for place in (*senders, first, last):
+        place.kill()
+
+
+def test_a11_forwarded_confirmations_come_through_a_chain(nursery: Nursery, tmp_path: Path) -> None:
+    last = MultiplexerPlace(nursery, tmp_path / "m2", recipients=("errors",), forward=True)
+    last.start()
+    first = MultiplexerPlace(nursery, tmp_path / "m1", recipients=("one",), multiplexer=last.address, forward=True)
+    first.start()
+    sender = Place(nursery, tmp_path / "s", multiplexer=first.address, events=40)
+    sender.start(end="stays")
+    expected = {"one": 40, "next": 40, "next/errors": 10}
+    until(
+        lambda: sender.waiting() == 0 and sender.status()["recipients"][0]["confirmations_by_recipient"] == expected,
+        "everybody's confirmations",
+    )
+    for place in (sender, first, last):
+        place.kill()
+
+
+def test_a11_a_multiplexer_that_is_away_delays_only_its_own_pipeline(nursery: Nursery, tmp_path: Path) -> None:
+    collector = MultiplexerPlace(nursery, tmp_path / "m", recipients=("one",))
+    collector.start()
+    collector.kill()
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address, recipients=("here",), events=200)
+    sender.start(end="stays")
+    until(lambda: len(sender.got("here")) == 200, "the other recipient has everything")
+    assert sender.waiting() == 200
+    rows = {row["name"]: row for row in sender.status()["recipients"]}
+    assert rows["here"]["owed"] == 0
+    assert rows["next"]["owed"] == 200
+    until(
+        lambda: "CLN" in sender.status()["recipients"][1]["error"] or sender.status()["recipients"][1]["error"], "why"
+    )
+    collector.start()
+    until(lambda: sender.waiting() == 0, "everything is confirmed")
+    collector.drained()
+    check(lines_of(sender.folder / "emitted"), collector, "one")
+    sender.kill()
+    collector.kill()
+
+
+def test_a11_a_multiplexer_whose_memory_was_replaced_gets_everything_again(nursery: Nursery, tmp_path: Path) -> None:
+    """Late: what the sender knows to be safe there and is not, is sent again."""
+    collector = MultiplexerPlace(nursery, tmp_path / "m", confirm_early=False, recipients=("one",))
+    collector.start(refusing=("one",))
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address, events=60)
+    sender.start(end="stays")
+
+    def arrived() -> int:
+        return sum(row["waiting"] for row in collector.status()["sections"] if row["name"] == "multiplex")
+
+    until(lambda: arrived() == 60, "all are there")
+    collector.kill()
+    shutil.rmtree(collector.folder / "events")
+    collector.start()
+    until(lambda: sender.waiting() == 0, "everything is confirmed")
+    check(lines_of(sender.folder / "emitted"), collector, "one")
+    sender.kill()
+    collector.kill()
+
+
+def test_a11_own_events_of_a_multiplexer_go_the_same_way(tmp_path: Path) -> None:
+    from clarion.events import EventSystem, Multiplexer
+    from clarion.events.recipients import Multiplexing
+
+    got: list[str] = []
+    with Multiplexer.open(tmp_path / "m", [lambda event: got.append(event.id)], capacity=100) as collector:
+        collector.ready()
+        with EventSystem.open(tmp_path / "s", [Multiplexing(collector.address)], capacity=100) as sender:
+            sender.ready()
+            ids = {sender.emit("from.afar", source="s"), collector.emit("from.here", source="m")}
+            assert sender.wait_until_delivered(20)
+            assert collector.wait_until_delivered(20)
+    assert set(got) == ids
+
+
+def test_a11_two_ways_to_one_multiplexer_bring_everything_once(tmp_path: Path) -> None:
+    """Each way leaves gaps, and says what it will not send again: that is true of itself, not of the other."""
+    from clarion.events import EventSystem, Multiplexer
+    from clarion.events.recipients import Multiplexing
+
+    got: list[str] = []
+    with Multiplexer.open(tmp_path / "m", [lambda event: got.append(event.id)], durability="process") as collector:
+        collector.ready()
+        ways = [
+            Multiplexing(collector.address, name="errors", filter="severity_level >= 40", batch_events_max=16),
+            Multiplexing(collector.address, name="rest", filter="severity_level < 40", batch_events_max=16),
+            Multiplexing(collector.address, name="notices", filter="severity_level = 25", batch_events_max=16),
+        ]
+        with EventSystem.open(tmp_path / "s", ways, durability="process", capacity=5_000) as sender:
+            sender.ready()
+            levels = ("error", "info", "notice")
+            emitted = [sender.emit("some.event", source="s", severity=levels[n % 3]) for n in range(2_000)]
+            assert sender.wait_until_delivered(60)
+            assert collector.wait_until_delivered(60)
+    assert set(got) == set(emitted)
+    assert len(got) == len(emitted), "what two ways bring is known"
+
+
+def test_a11_hostile_connections_cost_nobody_else_anything(nursery: Nursery, tmp_path: Path) -> None:
+    collector = MultiplexerPlace(nursery, tmp_path / "m", recipients=("one", "log"))
+    collector.start()
+    host, port = collector.address.split(":")
+    greeting = frames.frame(Type.HELLO, frames.pack_hello(Hello("hostile", Role.MULTIPLEX)), 1)
+    wrong_role = frames.frame(Type.HELLO, frames.pack_hello(Hello("hostile", Role.PARTNER)), 1)
+    buffer = memoryview(bytearray(4_096))
+    end = frames.add_record(buffer, frames.begin_put(buffer, bytes(16)), bytes(15) + b"\1", 1, memoryview(bytes(40)))
+    bad_producer = bytes(buffer[: frames.end_put(buffer, end, 1, 2)])
+    asks_for_all = frames.frame(Type.NOTE, frames.pack_confirmations([("x", [(7 << 64, 1, 1 << 63)])]))
+    sent = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        bytes(100_000),
+        b"\xff" * 64,
+        greeting[:10],
+        greeting + greeting[:7],
+        bad_producer,
+        greeting + bad_producer,
+        wrong_role,
+        greeting + frames.frame(Type.GIVE_BACK, b"x" * 100),
+        greeting + frames.frame(Type.CONFIRMED, b""),
+        greeting + asks_for_all,
+        greeting + frames.frame(Type.RELEASED, frames.pack_released(7 << 64, 1 << 63)),
+    ]
+    sockets = []
+    for payload in sent:
+        connection = socket.create_connection((host, int(port)), 10)
+        sockets.append(connection)
+        connection.sendall(payload)
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address, events=50)
+    sender.start()
+    sender.wait()
+    collector.drained()
+    emitted = lines_of(sender.folder / "emitted")
+    check(emitted, collector, "one")
+    check(emitted, collector, "log")
+    until(lambda: collector.status()["multiplex"]["connections_dropped"] >= 6, "those that made no sense are dropped")
+    for connection in sockets:
+        connection.close()
+    collector.kill()

@@ -1,0 +1,466 @@
+"""Two event systems that cooperate, a witness, and everything that can go wrong between them, from a seed (A-10).
+
+Real: the machine of `clarion.events.pair`. Simulated: clocks that run differently, a network that loses, doubles,
+delays, reorders and is cut (each way by itself), persistent memories, recipients, crashes that lose all soft state,
+pauses after which everything that waited happens at once, a witness that is away. Then everything heals, and the
+world runs until it is at rest.
+
+What must hold is `clarion.testing.invariants.Handling`, and that in the end both memories are empty and both systems
+deliver their own events again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from clarion.events.pair import messages as m
+from clarion.events.pair.machine import Machine
+from clarion.events.pair.messages import Memory, Policy, Timing
+from clarion.events.pair.states import Bond, Duty, Right
+from clarion.testing.invariants import Handling
+
+CHAOS_MS = 30_000
+REST_MS = 90_000
+TICK_MS = 250
+TIMING = Timing.of(3_000)
+
+
+class Broken(AssertionError):
+    """A promise was broken; says which, and how to see it again."""
+
+
+@dataclass
+class Setup:
+    """What goes wrong."""
+
+    policy: Policy
+    loss: float = 0
+    doubling: float = 0
+    delay_ms_max: int = 5
+    faults: list[tuple[int, str, str, int]] = field(default_factory=list)
+    """(when, what, to whom, how long)"""
+    rates: dict[str, float] = field(default_factory=lambda: {"a": 1.0, "b": 1.0})
+    emits: int = 40
+
+    @classmethod
+    def draw(cls, random: Random, policy: Policy) -> Setup:
+        kinds = ["crash", "pause", "cut", "deaf", "witness"]
+        faults = [
+            (
+                random.randrange(CHAOS_MS),
+                random.choice(kinds),
+                random.choice("ab"),
+                random.choice((50, 1_000, 2_800, 3_500, 8_000, 25_000)),
+            )
+            for _ in range(random.choice((0, 1, 2, 3, 6, 10)))
+        ]
+        return cls(
+            policy,
+            loss=random.choice((0, 0, 0.05, 0.3)),
+            doubling=random.choice((0, 0, 0.2)),
+            delay_ms_max=random.choice((5, 5, 50, 1_000, 6_000)),
+            faults=sorted(faults),
+            rates={"a": random.choice((0.98, 1, 1.02)), "b": random.choice((0.98, 1, 1.02))},
+        )
+
+
+class Witness:
+    """Leases; its clock is the world's. `keeps_epoch`: for a holder that comes late, if nobody else came."""
+
+    def __init__(self, keeps_epoch: bool) -> None:
+        self.keeps_epoch = keeps_epoch
+        self.leases: dict[str, tuple[str, int, float]] = {}
+        self.epochs: dict[str, int] = {}
+
+    def acquire(self, name: str, holder: str, ttl_ms: int, now_ms: float) -> int:
+        """The epoch, or 0."""
+        held, epoch, until_ms = self.leases.get(name, ("", 0, 0))
+        if until_ms > now_ms and held != holder:
+            return 0
+        if held != holder or (until_ms <= now_ms and not self.keeps_epoch):
+            epoch = self.epochs[name] = self.epochs.get(name, 0) + 1
+        self.leases[name] = (holder, epoch, now_ms + ttl_ms)
+        return epoch
+
+    def release(self, name: str, holder: str, epoch: int) -> None:
+        if self.leases.get(name, ("", 0, 0))[:2] == (holder, epoch):
+            del self.leases[name]
+
+
+class System:
+    """One of the two, with what it keeps across a crash, and what it does not."""
+
+    def __init__(self, name: str, other: str, world: World) -> None:
+        self.name, self.other, self.world = name, other, world
+        # Durable.
+        self.memory = Memory()
+        self.own: dict[int, bool] = {}
+        """Events that are not released, and whether they are confirmed."""
+        self.sequence = 0
+        self.kept: dict[int, bool] = {}
+        """The partner's events, and whether we have confirmed them for it."""
+        self.kept_to = 0
+        # Soft.
+        self.up = False
+        self.paused_until_ms = 0.0
+        self.run = 0
+        self.start()
+
+    def start(self) -> None:
+        self.up = True
+        self.run += 1
+        first = int(self.world.now_ms * 1_000_000) + 1
+        self.machine = Machine(
+            self.name, self.other, self.world.setup.policy, TIMING, self.memory, now_ms=self.now_ms, first=first
+        )
+        self.stored_to = 0
+        self.told_settled = 0
+        self.whole = False
+        self.putting: dict[int, int] = {}
+        self.replaying = False
+        self.busy: set[tuple[str, int]] = set()
+        self.stopping: list[int] = []
+        self.after(0, self.tick)
+        self.after(20, self.deliver)
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.world.now_ms * self.world.setup.rates[self.name]) + (7_000_000 if self.name == "b" else 0)
+
+    @property
+    def runs(self) -> bool:
+        return self.up and self.paused_until_ms <= self.world.now_ms
+
+    # --- doing things in time -----------------------------------------------------------------------
+
+    def after(self, in_ms: float, what: Callable[..., None], *about: object) -> None:
+        """In this run of the system only; what falls into a pause happens when it ends, in order."""
+        self.world.plan(in_ms, self._due, self.run, what, about)
+
+    def _due(self, run: int, what: Callable[..., None], about: tuple[object, ...]) -> None:
+        if not self.up or run != self.run:
+            return
+        if not self.runs:
+            self.world.plan(self.paused_until_ms - self.world.now_ms, self._due, run, what, about)
+            return
+        what(*about)
+
+    def tick(self) -> None:
+        self.handle(m.Tick())
+        if not self.whole and self.world.random.random() < 0.6:
+            missing = [one for one in self.own if one > self.stored_to]
+            self.send("put", missing, self.sequence)
+        settled = self.sequence - len(self.own)
+        if settled != self.told_settled or self.world.random.random() < 0.1:
+            self.told_settled = settled
+            self.send("released", [one for one in range(1, self.sequence + 1) if one not in self.own])
+        self.after(TICK_MS, self.tick)
+
+    def handle(self, stimulus: m.Stimulus) -> None:
+        if not isinstance(stimulus, m.Tick):
+            self.world.tell("%s <- %s", self.name, stimulus)
+        said = self.machine.handle(stimulus, self.now_ms)
+        self.world.watch_rights()
+        for instruction in said:
+            if not isinstance(instruction, m.SendHeartbeat | m.AskLease):
+                self.world.tell("%s    -> %s", self.name, instruction)
+            self.obey(instruction)
+
+    def obey(self, instruction: m.Instruction) -> None:
+        match instruction:
+            case m.SendHeartbeat(heartbeat):
+                self.send("heartbeat", heartbeat, True)
+            case m.AskLease(name, ttl_ms, asked_ms):
+                self.world.ask(self, name, ttl_ms, asked_ms)
+            case m.ReleaseLease(name, epoch):
+                self.world.release(self, name, epoch)
+            case m.Remember(memory):
+                self.memory = memory
+            case m.StartReplay():
+                self.replaying = True
+            case m.StopReplay(number):
+                self.replaying = False
+                self.stopping.append(number)
+                self.stopped()
+            case m.AskGiveBack():
+                self.send("ask")
+            case m.SendGiveBack(epoch, token):
+                self.send("state", epoch, token, [one for one, done in self.kept.items() if done])
+            case m.SendDone(token):
+                self.send("done", token)
+            case m.Forget():
+                for one, done in list(self.kept.items()):
+                    if done:
+                        del self.kept[one]
+            case m.Report("clarion.pair.unreturned"):
+                self.world.handling.exclusive = False  # said aloud: from now on doubles are possible
+            case _:
+                pass
+
+    # --- events -------------------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        if not self.runs:
+            return
+        self.sequence += 1
+        number = self.sequence
+        self.own[number] = False
+        self.world.handling.on_recorded((self.name, number))
+        if self.whole:
+            self.putting[number] = number
+            self.send("put", [number], number)
+            self.after(1_000, self.late, number)
+        else:
+            self.world.handling.on_emitted((self.name, number))
+
+    def late(self, number: int) -> None:
+        """The partner's copy did not come in time: degraded, and emit() returns."""
+        if self.putting.pop(number, None) is not None:
+            self.mirrored(False)
+            self.world.handling.on_emitted((self.name, number))
+
+    def mirrored(self, whole: bool) -> None:
+        if whole != self.whole:
+            self.whole = whole
+            self.handle(m.Mirrored(whole))
+
+    def deliver(self) -> None:
+        self.after(150, self.deliver)
+        self.world.watch_rights()
+        if self.machine.may_deliver(self.now_ms):
+            for one in [one for one, done in self.own.items() if not done][:3]:
+                self.hand_out(self.name, one)
+        if self.replaying and self.machine.may_act(self.now_ms):
+            for one in [one for one, done in self.kept.items() if not done][:3]:
+                self.hand_out(self.other, one)
+
+    def hand_out(self, owner: str, number: int) -> None:
+        if (owner, number) not in self.busy:
+            self.busy.add((owner, number))
+            self.world.handling.on_handled((owner, number), self.name)
+            self.after(self.world.random.choice((1, 10, 300)), self.confirmed, owner, number)
+
+    def confirmed(self, owner: str, number: int) -> None:
+        self.busy.discard((owner, number))
+        if owner == self.name:
+            self.own.pop(number, None)
+        elif number in self.kept:
+            self.kept[number] = True
+            self.world.handling.on_done_for_partner((owner, number), self.name)
+        self.stopped()
+
+    def stopped(self) -> None:
+        if self.stopping and not any(owner == self.other for owner, _ in self.busy):
+            numbers, self.stopping = self.stopping, []
+            for number in numbers:
+                self.handle(m.ReplayStopped(number))
+
+    # --- messages -----------------------------------------------------------------------------------
+
+    def send(self, kind: str, *about: object) -> None:
+        self.world.send(self.name, self.other, kind, about)
+
+    def receive(self, kind: str, about: tuple[Any, ...]) -> None:
+        match kind, about:
+            case "heartbeat", (heartbeat, wants_answer):
+                self.handle(m.Heard(heartbeat))
+                if wants_answer:
+                    self.send("heartbeat", self.machine.heartbeat(self.now_ms), False)
+            case "put", (numbers, end):
+                for number in numbers:
+                    if number > self.kept_to:
+                        self.kept[number] = False
+                        self.kept_to = number
+                self.send("stored", numbers, end)
+            case "stored", (numbers, end):
+                for number in numbers:
+                    if self.putting.pop(number, None) is not None:
+                        self.world.handling.on_emitted((self.name, number))
+                self.stored_to = max(self.stored_to, end)
+                if not self.whole and self.stored_to >= self.sequence:
+                    self.mirrored(True)
+            case "released", (numbers,):
+                for number in numbers:
+                    if not self.kept.get(number, True) or not self.memory.owes:
+                        self.kept.pop(number, None)
+            case "ask", ():
+                self.handle(m.GiveBackAsked())
+            case "state", (epoch, token, numbers):
+                for number in numbers:
+                    self.own.pop(number, None)
+                self.handle(m.StateApplied(epoch, token))
+            case "done", (token,):
+                self.handle(m.GiveBackDone(token))
+            case _:
+                raise AssertionError(kind)
+
+
+class World:
+    """Both systems, the witness, the network and the clock."""
+
+    def __init__(self, seed: int, policy: Policy, setup: Setup | None = None, story: bool = False) -> None:
+        self.random = Random(f"{seed} {policy}")
+        self.setup = setup or Setup.draw(self.random, policy)
+        self.again = f"run({seed}, Policy.{policy.name}{'' if setup is None else f', {setup}'})"
+        self.story: list[str] | None = [] if story else None
+        self.now_ms = 1_000.0
+        self.healed = False
+        self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._order = 0
+        self.cut: dict[tuple[str, str], float] = {}
+        self.witness = Witness(self.random.random() < 0.5)
+        self.witness_until_ms = 0.0
+        self.handling = Handling(exclusive=policy is not Policy.REPLAY)
+        self.systems = {"a": System("a", "b", self), "b": System("b", "a", self)}
+        self.seen: set[str] = set()
+        for when, what, whom, long_ms in self.setup.faults:
+            self.plan(when, self.fault, what, whom, long_ms)
+        for _ in range(self.setup.emits):
+            self.plan(self.random.randrange(CHAOS_MS), self.systems[self.random.choice("ab")].emit)
+        self.plan(CHAOS_MS, self.heal)
+
+    def plan(self, in_ms: float, what: Callable[..., None], *about: object) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (self.now_ms + in_ms, self._order, what, about))
+
+    def chance(self, probability: float) -> bool:
+        return not self.healed and probability > 0 and self.random.random() < probability
+
+    # --- the network --------------------------------------------------------------------------------
+
+    def _travel(self, sender: str, to: str, what: Callable[..., None], *about: object) -> None:
+        if self.chance(self.setup.loss):
+            return
+        for _ in range(2 if self.chance(self.setup.doubling) else 1):
+            delay_ms = 1 + (4 if self.healed else self.random.random() ** 3 * self.setup.delay_ms_max)
+            self.plan(delay_ms, self._arrive, sender, to, what, about)
+
+    def _arrive(self, sender: str, to: str, what: Callable[..., None], about: tuple[object, ...]) -> None:
+        if self.cut.get((sender, to), 0) <= self.now_ms:
+            what(*about)
+
+    def send(self, sender: str, to: str, kind: str, about: tuple[object, ...]) -> None:
+        system = self.systems[to]
+        self._travel(sender, to, lambda: system.after(0, system.receive, kind, about))
+
+    def ask(self, system: System, name: str, ttl_ms: int, asked_ms: int) -> None:
+        run = system.run
+
+        def asked() -> None:
+            if self.now_ms < self.witness_until_ms:
+                return
+            epoch = self.witness.acquire(name, system.name, ttl_ms, self.now_ms)
+            answer: m.Stimulus = m.LeaseGranted(name, epoch, ttl_ms, asked_ms) if epoch else m.LeaseRefused(name)
+            self._travel("w", system.name, answered, answer)
+
+        def answered(answer: m.Stimulus) -> None:
+            if system.run == run:
+                system.after(0, system.handle, answer)
+
+        self._travel(system.name, "w", asked)
+
+    def release(self, system: System, name: str, epoch: int) -> None:
+        self._travel(system.name, "w", self.witness.release, name, system.name, epoch)
+
+    # --- what goes wrong ----------------------------------------------------------------------------
+
+    def fault(self, what: str, whom: str, long_ms: int) -> None:
+        system, other = self.systems[whom], self.systems[whom].other
+        self.tell("FAULT %s of %s for %s ms", what, whom, long_ms)
+        until_ms = self.now_ms + long_ms
+        if what == "crash" and system.up:
+            system.up = False
+            system.paused_until_ms = 0
+            self.plan(long_ms, self._restart, system)
+        elif what == "pause" and system.runs:
+            system.paused_until_ms = until_ms
+        elif what == "cut":
+            self.cut[whom, other] = self.cut[other, whom] = until_ms
+        elif what == "deaf":
+            for sender in (other, "w"):
+                self.cut[sender, whom] = until_ms
+        elif what == "witness":
+            self.witness_until_ms = until_ms
+        if self.setup.policy is Policy.WAIT and what in ("crash", "pause") and long_ms > 3_500:
+            self.plan(3_400, self._operate, system, self.systems[other])
+
+    def _operate(self, dead: System, survivor: System) -> None:
+        """An operator who looks before he speaks."""
+        if not dead.runs and survivor.runs:
+            survivor.handle(m.TakeOver())
+
+    def _restart(self, system: System) -> None:
+        if not system.up:
+            self.tell("%s starts again", system.name)
+            system.start()
+
+    def heal(self) -> None:
+        self.tell("everything heals")
+        self.healed = True
+        self.cut.clear()
+        self.witness_until_ms = 0
+        for system in self.systems.values():
+            system.paused_until_ms = 0
+            self._restart(system)
+
+    # --- the run ------------------------------------------------------------------------------------
+
+    def watch_rights(self) -> None:
+        for owner in self.systems.values():
+            other = self.systems[owner.other]
+            holders = [owner.name] if owner.runs and owner.machine.may_deliver(owner.now_ms) else []
+            if other.runs and other.machine.may_act(other.now_ms):
+                holders.append(other.name)
+                self.seen.add("acting")
+            self.handling.on_rights(owner.name, holders)
+            self.seen.add(owner.machine.right.value)
+            self.seen.add(owner.machine.duty.value)
+        if self.handling.faults:
+            self.fail(self.handling.faults[0])
+
+    def run(self) -> World:
+        end_ms = self.now_ms + CHAOS_MS + REST_MS
+        rest_ms = 0.0
+        while self._events and self.now_ms < end_ms:
+            self.now_ms, _, what, about = heapq.heappop(self._events)
+            what(*about)
+            if self.healed and self.now_ms > rest_ms:
+                if rest_ms and not self.unrest():
+                    break
+                rest_ms = self.now_ms + 2_000
+        try:
+            self.handling.check()
+        except AssertionError as error:
+            self.fail(str(error))
+        if unrest := self.unrest():
+            self.fail(unrest)
+        return self
+
+    def unrest(self) -> str:
+        """Why it is not over yet."""
+        for system in self.systems.values():
+            machine = system.machine
+            found = (machine.right, machine.duty, machine.bond, system.own, system.kept, system.memory.owes)
+            if found != (Right.HOLDING, Duty.IDLE, Bond.PAIRED, {}, {}, False):
+                return f"{system.name} is not at rest: {found}"
+        return ""
+
+    def tell(self, text: str, *about: object) -> None:
+        if self.story is not None:
+            self.story.append(f"{self.now_ms:>10.1f} ms  " + text % tuple(map(str, about)))
+
+    def fail(self, promise: str) -> None:
+        story = "\n".join((self.story or [])[-400:])
+        raise Broken(f"{story}\n{promise}\nto see it again: tests.simulation.pair_world.{self.again}")
+
+
+def run(seed: int, policy: Policy, setup: Setup | None = None) -> World:
+    """One world; if a promise is broken, once more with its story."""
+    try:
+        return World(seed, policy, setup).run()
+    except Broken:
+        return World(seed, policy, setup, story=True).run()
