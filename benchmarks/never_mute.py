@@ -27,7 +27,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -44,7 +44,7 @@ from benchmarks.peers.redis_streams import RedisStreams
 from benchmarks.processes import HOST, Server, Worker, lasting_ports, run_workers, work_directory
 
 EVENTS = 10_000
-RUN_S_MAX = 600
+RUN_S_MAX = 300
 """A process that has not come through its events by then hangs."""
 QUEUE = "muted"
 
@@ -271,7 +271,9 @@ Outcome = dict[tuple[str, bool], Run] | str
 """By place and whether the process was killed; or why it cannot be had."""
 
 
-def measure(chosen: list[Contestant], count: int, say: Console | None = None) -> dict[str, Outcome]:
+def measure(
+    chosen: list[Contestant], count: int, places: Sequence[Place] = PLACES, say: Console | None = None
+) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     for contestant in chosen:
         reason = contestant.broker.available()
@@ -279,7 +281,7 @@ def measure(chosen: list[Contestant], count: int, say: Console | None = None) ->
             outcomes[contestant.name] = reason
             continue
         runs = {}
-        for place in PLACES:
+        for place in places:
             for killed in (True, False):
                 one = run(contestant, count, away=place.away, killed=killed, pressed=place.pressed)
                 runs[place.text, killed] = one
@@ -297,7 +299,7 @@ def table(outcomes: dict[str, Outcome], offers: dict[str, str], count: int) -> T
         if isinstance(outcome, str):
             shown.add_row(name, offers[name], outcome)
             continue
-        for place in PLACES:
+        for place in [one for one in PLACES if (one.text, True) in outcome]:
             killed, eased = outcome[place.text, True], outcome[place.text, False]
             errors = ", ".join(f"{number:,} {error}" for error, number in eased.errors.items())
             shown.add_row(
@@ -316,12 +318,14 @@ def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.never_mute", description=__doc__.split("\n")[0])
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="contestants whose name contains NAME")
+    parser.add_argument("--place", default="", metavar="WORD", help="only places whose name contains WORD")
     arguments = parser.parse_args(given)
+    places = [place for place in PLACES if arguments.place in place.text]
     console = Console(width=None if sys.stdout.isatty() else 160)
     words = [word.lower() for word in arguments.only]
     try:
         chosen = [one for one in contestants() if not words or any(word in one.name.lower() for word in words)]
-        outcomes = measure(chosen, arguments.events, console)
+        outcomes = measure(chosen, arguments.events, places, console)
     except Unavailable as reason:
         console.print(f"cannot be measured here: {reason}", markup=False)
         return 2

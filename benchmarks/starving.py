@@ -33,6 +33,8 @@ SWITCH_S = 0.0005
 ACCEPTED, FAILED = 1, 2
 NOTHING_LEFT = (MemoryError, SystemError)
 """Made before: to name two exceptions where they are caught would need memory."""
+SMALL_SIZES = tuple(range(0, 480, 16))
+MANY = range(100_000)
 WARM = 999_999_999
 """The number of the event that is sent before anything is wrong."""
 
@@ -63,7 +65,7 @@ class Eater:
             try:
                 self._eat_more()
             except NOTHING_LEFT:
-                pass
+                self.full = True  # whatever there was none for
         chain, self._chain = self._chain, None
         while chain is not None:  # not by recursion
             chain = chain[0]
@@ -74,15 +76,15 @@ class Eater:
                 while not self.stop and self._count < len(self._large):
                     self._large[self._count] = bytearray(size)
                     self._count += 1
-            except MemoryError:
+            except NOTHING_LEFT:
                 pass
-        for size in range(0, 480, 16):
+        for size in SMALL_SIZES:
             try:
-                for _ in range(100_000):
+                for _ in MANY:
                     if self.stop:
                         return
                     self._chain = (self._chain, bytes(size))
-            except MemoryError:
+            except NOTHING_LEFT:
                 pass
         self.full = True
         self.rounds += 1

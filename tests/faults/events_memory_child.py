@@ -25,7 +25,9 @@ from clarion.message import decode_headers
 
 EVENT_BYTES = 4096
 NOTHING_LEFT = (MemoryError, SystemError)
-"""Made here: to make it where it is needed would need memory."""
+"""Made here, like what follows: to make it where it is needed would need memory."""
+SMALL_SIZES = tuple(range(0, 480, 16))
+MANY = range(100_000)
 
 
 class Eater:
@@ -58,7 +60,7 @@ class Eater:
             try:
                 self._eat_more()
             except NOTHING_LEFT:
-                pass
+                self.full = True  # whatever there was none for
         chain, self._chain = self._chain, None
         while chain is not None:  # not by recursion
             chain = chain[0]  # type: ignore[index]
@@ -72,9 +74,9 @@ class Eater:
             except NOTHING_LEFT:
                 pass
         # Small objects of all sizes, in a chain that needs no list to hold them.
-        for size in range(0, 480, 16):
+        for size in SMALL_SIZES:
             try:
-                for _ in range(100_000):
+                for _ in MANY:
                     if self.stop:
                         return
                     self._chain = (self._chain, bytes(size))

@@ -36,7 +36,7 @@ class SteadyEater(Eater):
                 while not self.stop:
                     self._eat_more()
             except NO_MEMORY:
-                pass
+                self.full = True
         chain, self._chain = self._chain, None
         while chain is not None:  # not by recursion
             chain = chain[0]  # type: ignore[index]
