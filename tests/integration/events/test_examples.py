@@ -20,7 +20,6 @@ import clarion
 from clarion.events.look import status
 from clarion.testing.server import ServerProcess
 from tests.integration.helpers import IDLE_S, WAIT_S, drain, run
-from tests.integration.topologies import free_port
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SMALL = {"CLARION_JOURNAL_SEGMENT_BYTES": str(8 << 20)}
@@ -50,11 +49,6 @@ class Example:
         line, _, self._pending = self._pending.partition(b"\n")
         assert line.decode().startswith(beginning), line
         return line.decode()
-
-    def type(self, line: str) -> None:
-        """What a user types."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line.encode() + b"\n")
 
     def end(self, number: int) -> int:
         """Its exit code, after a signal."""
@@ -113,16 +107,6 @@ def logged(path: Path, count: int) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines] if len(lines) >= count else []
 
     return sorted(until(look, f"{count} events in {path.name}"), key=lambda event: str(event["type"]))
-
-
-def pair_of(path: Path) -> str:
-    """How it is with the partner; nothing while nobody delivers."""
-    return str((status(path).get("pair") or {}).get("state", ""))
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The events of a log file."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def received(url: str, destination: str) -> list[tuple[str, Any]]:
@@ -213,40 +197,6 @@ def test_a04_a_boot_script_speaks_before_there_is_a_network(tmp_path: Path) -> N
             assert boot.process.wait(WAIT_S) == 0, boot.said()
         events = [kind for kind, _ in received(server.url, "boot") if kind != "boot.root.read-only"]
         assert events == ["boot.started", "boot.started", "boot.network.up", "boot.finished"]
-
-
-def test_a10_a_pair_of_hosts_delivers_for_the_one_that_died(tmp_path: Path) -> None:
-    port_a, port_b = free_port(), free_port()
-    (tmp_path / "witness").mkdir()
-    text = (EXAMPLES / "pair" / "b.toml").read_text("utf-8")
-    (tmp_path / "b.toml").write_text(text.replace(":7771", f":{port_a}").replace(":7772", f":{port_b}"), "utf-8")
-    addresses = ("--listen", f"127.0.0.1:{port_a}", "--partner", f"127.0.0.1:{port_b}")
-    serve = [sys.executable, "-m", "clarion", "events", "serve", "--config", "b.toml"]
-    with running_example(serve, tmp_path) as host_b:
-        host_b.until("ready")
-        with example("pair/host_a.py", *addresses, "--log", "/dev/null/a", folder=tmp_path) as host_a:
-            host_a.until("ready")
-            until(lambda: pair_of(tmp_path / "a-events") == "paired", "they are paired")
-            typed = []
-            for number in range(10):
-                host_a.type(f"line {number}")
-                typed.append(host_a.until("").split(" ", 1))
-            assert typed[-1][1] == "paired"
-            until(lambda: status(tmp_path / "a-events")["recipients"][0]["error"], "the desk of host a is out of order")
-            host_a.end(signal.SIGKILL)
-        both = typed[-1][0]  # host a could not deliver it, and has it no more
-        log = tmp_path / "b.jsonl"
-        until(lambda: log.exists() and both in log.read_text("utf-8"), "host b delivers what host a could not")
-        with example("pair/host_a.py", *addresses, folder=tmp_path) as host_a:
-            host_a.until("ready")
-            everywhere = [tmp_path / "a.jsonl", log]
-            until(
-                lambda: {id_ for id_, _ in typed} <= {event["id"] for path in everywhere for event in lines(path)},
-                "every event is delivered by one of the two",
-            )
-            # Nothing that was delivered for host a comes a second time.
-            delivered = [event["id"] for path in everywhere for event in lines(path) if event["type"] == "typed"]
-            assert len(delivered) == len(set(delivered)) == len(typed)
 
 
 def test_a12_the_settings_of_the_page_for_operators_are_read_and_served(tmp_path: Path) -> None:

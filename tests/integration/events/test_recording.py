@@ -216,7 +216,8 @@ def test_a02_parent_and_children_emit_after_fork(systems: Systems) -> None:
         numbers = [event.data for event in keeper.events if event.source == who]
         assert numbers == list(range(len(numbers))), who
     producers = {who: ids.producer_of(ids.parse_id(e.id)) for e in keeper.events for who in [e.source]}
-    assert len({producers[who] for who in ("parent", "one", "two", "three")}) == 4, "two processes have one producer id"
+    # A child that comes when another has ended may go on in its sections; the parent's are in use.
+    assert producers["parent"] not in {producers[who] for who in ("one", "two", "three")}
 
 
 def test_a02_children_of_multiprocessing_emit(systems: Systems) -> None:
