@@ -49,11 +49,18 @@ def fill(disk: Path) -> None:
 
 
 def starve(
-    disk: Path, durability: str, count: int, *, full: bool = True, way: str = "section", log: Path | None = None
+    disk: Path,
+    durability: str,
+    count: int,
+    *,
+    full: bool = True,
+    way: str = "section",
+    log: Path | None = None,
+    small: bool = False,
 ) -> dict[str, Any]:
     """What a process says that recorded `count` events while it had nothing."""
     command = [sys.executable, "-m", "tests.faults.events_memory_child", str(disk), durability, str(count), way]
-    environment = {**os.environ, "CLARION_TEST_LOG": str(log)}
+    environment = {**os.environ, "CLARION_TEST_LOG": str(log), "CLARION_TEST_SMALL": "1" if small else ""}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdout is not None
         try:
@@ -85,7 +92,7 @@ def check(result: dict[str, Any], count: int) -> None:
 def test_a03_ten_thousand_events_are_recorded_without_memory_descriptors_and_disk_space(
     disk: Path, tmp_path: Path, durability: str, way: str
 ) -> None:
-    check(starve(disk, durability, EVENTS, way=way, log=tmp_path / "log"), EVENTS)
+    check(starve(disk, durability, EVENTS, way=way, log=tmp_path / "log", small=True), EVENTS)
 
 
 @pytest.mark.root
