@@ -6,9 +6,10 @@
     ├── JournalError      CLN-3xx   persistent memory: full, damaged, foreign, failed
     ├── ConfigurationError  CLN-4xx a server cannot start as it was told to
     ├── ConnectionFailed …  CLN-5xx the client cannot reach, or has lost, its server
-    └── EventError        CLN-6xx   the event system: what is no event, or could not be delivered
-        ├── BadEvent          └── EventTooLarge
-        └── NotDelivered
+    ├── EventError        CLN-6xx   the event system: what is no event, or could not be delivered
+    │   ├── BadEvent          └── EventTooLarge
+    │   └── NotDelivered
+    └── PipelineFailed …  CLN-7xx   a pipeline ended by a failure; an archive cannot be read
 
 Codes and the names of facts are an interface; the text is not. An error crosses the wire as
 (code, facts) and is raised on the other side as the same class.
@@ -171,7 +172,7 @@ class NoSuchSubscription(RequestError):
 
 class SubscriptionInUse(RequestError):
     code = "CLN-207"
-    text = "subscription {subscription} of {destination} has a consumer and is not shared"
+    text = "subscription {subscription} of {destination} is in use: it has a consumer, or a reader"
 
 
 class ProducerForgotten(RequestError):
@@ -237,6 +238,11 @@ class NoSuchStream(RequestError):
 class ProducerTaken(RequestError):
     code = "CLN-222"
     text = "another sender has taken over the producer id {producer}: this one is over, and stores nothing any more"
+
+
+class CheckpointLost(RequestError):
+    code = "CLN-223"
+    text = "subscription {subscription} of {destination} was read by a query whose checkpoint is not here: {hint}"
 
 
 # --- CLN-3xx: persistent memory -----------------------------------------------------------------
@@ -315,6 +321,16 @@ class MissingExtra(ConfigurationError):
     text = "this needs the extra {extra}: pip install 'clarion[{extra}]'"
 
 
+class JavaMissing(ConfigurationError):
+    code = "CLN-406"
+    text = "Spark needs Java 17 or newer: {detail}"
+
+
+class PipelineRuns(ConfigurationError):
+    code = "CLN-407"
+    text = "pipeline {name} runs already: process {pid} has {path}"
+
+
 # --- CLN-5xx: the client's connection -----------------------------------------------------------
 
 
@@ -386,11 +402,6 @@ class EngineAbsent(EventError):
     text = "nobody delivers for {path}: {detail}"
 
 
-class NotInitialising(EventError):
-    code = "CLN-611"
-    text = "the event system is {state}: {detail}"
-
-
 class WrongProcess(EventError):
     code = "CLN-620"
     text = "section {section} was opened by another process, of which this one is a fork"
@@ -404,3 +415,16 @@ class SectionInUse(EventError):
 class SectionDamaged(EventError):
     code = "CLN-622"
     text = "{path} cannot be read as a section: {detail}"
+
+
+# --- CLN-7xx: pipelines -------------------------------------------------------------------------
+
+
+class PipelineFailed(ClarionError):
+    code = "CLN-700"
+    text = "pipeline {name} failed: {detail}"
+
+
+class ArchiveDamaged(ClarionError):
+    code = "CLN-701"
+    text = "archive {path}: {detail}"

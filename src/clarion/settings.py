@@ -191,15 +191,20 @@ def check_secure(settings: Settings, insecure: bool) -> None:
             raise InsecureAddress(address=str(address))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_tables(path: Path) -> dict[str, Any]:
+    """A file of TOML. Raises `NoPermission`, or `BadSetting` that says what cannot be read, with line and column."""
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except PermissionError:
         raise NoPermission(path=str(path)) from None
     except OSError as error:
         raise BadSetting(file=str(path), detail=f"it cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML, with line and column, or UTF-8
         raise BadSetting(file=str(path), detail=str(error)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    tables = read_tables(path)
     if "file" in tables:
         raise BadSetting(file=str(path), detail="there is no setting `file`")
     return tables

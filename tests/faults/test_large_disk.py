@@ -90,6 +90,9 @@ class Courier:
         self._answers: dict[int, Any] = {}
         self._number = 0
         self._published: set[int] = set()
+        self._full: set[int] = set()
+        self._again: set[int] = set()
+        """Ordinary messages that there was no room for, and those for which there is some again."""
         self._stored: dict[bytes, int] = {}
         self.delivered: dict[tuple[int, int], Batch] = {}
         self.unanswered = 0
@@ -121,6 +124,11 @@ class Courier:
                     batch = Batch.parse(bytes(piece.batch))
                     for index in range(batch.count):
                         self.delivered[consumer, piece.first + index] = batch
+            case Type.REFUSED:
+                self._full.add(int.from_bytes(payload[:8], "little"))
+            case Type.RESUME:
+                self._full.discard(int.from_bytes(payload[:8], "little"))
+                self._again.add(int.from_bytes(payload[:8], "little"))
             case kind:
                 raise AssertionError(f"unexpected {kind}: {bytes(payload)!r}")
         self.broker.changed.set()
@@ -189,12 +197,19 @@ class Courier:
         parcel.stored = True
 
     async def busy(self) -> None:
-        """An ordinary message, which goes at once."""
+        """An ordinary message, which goes at once, or as soon as there is room."""
         self.story.busy += 1
         sequence = 1_000_000 + self.story.busy
         encoded = wire.encode(BUSY.encode(), self._busy_producer + sequence, [bytes(4_000)], created_ms=ids.EPOCH_MS)
-        self._say(Type.PUBLISH, frames.FLOOR.pack(sequence), encoded)
-        await self.until(lambda: sequence in self._published)
+        while sequence not in self._published:
+            self._again.discard(sequence)
+            self._say(Type.PUBLISH, frames.FLOOR.pack(sequence), encoded)
+            await self.until(lambda: sequence in self._published | self._full | self._again)
+            await self._confirm_busy()
+            await self.until(lambda: sequence not in self._full)
+
+    async def _confirm_busy(self) -> None:
+        """What was delivered of them."""
         for consumer, found in [key for key in self.delivered if key[0] == 2]:
             del self.delivered[consumer, found]
             await self.confirm(consumer, found)

@@ -217,3 +217,29 @@ def test_b14_a_prepare_in_doubt_is_answered_when_it_is_asked_again(tmp_path: Pat
 
     with ServerProcess(tmp_path / "data", environment={"CLARION_ARM": f"{point}=kill"}) as server:
         run(main(server))
+
+
+@pytest.mark.parametrize("point", [BEFORE[0], AFTER[0]])
+@pytest.mark.parametrize("commit", [True, False])
+def test_b14_deciding_by_hand_over_the_death_of_the_server_is_answered(
+    tmp_path: Path, point: str, *, commit: bool
+) -> None:
+    async def main(server: ServerProcess) -> None:
+        died = asyncio.ensure_future(asyncio.to_thread(server.wait, 60.0))
+        async with clarion.connect(server.url) as connection, connection.session(transacted=True) as session:
+            for queue in (LEFT, RIGHT):
+                session.send_nowait(queue, b"x")
+            handle = await session.prepare(expires=600)
+            deciding = asyncio.ensure_future(connection.resolve(handle, commit=commit))
+            assert await died == -9
+            await asyncio.to_thread(server.start, {"CLARION_ARM": ""})
+            await deciding
+            for other in (True, False):
+                with pytest.raises(NoSuchHandle):
+                    await connection.resolve(handle, commit=other)  # that is another question
+        async with session_at(server) as session:
+            wanted = [b"x"] if commit else []
+            assert await visible(session) == (wanted, wanted)
+
+    with ServerProcess(tmp_path / "data", environment={"CLARION_ARM": f"{point}=kill"}) as server:
+        run(main(server))

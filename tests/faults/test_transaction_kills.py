@@ -209,7 +209,10 @@ def kill_under_copying(server: ServerProcess, kills: int, total: int, seed: int)
             for _ in range(kills):
                 await asyncio.to_thread(server.kill)
                 point = rng.choice(list(POINTS))
-                await asyncio.to_thread(server.start, {"CLARION_ARM": armings(rng, [point])[0]})
+                try:
+                    await asyncio.to_thread(server.start, {"CLARION_ARM": armings(rng, [point])[0]})
+                except ServerFailed:  # it died while it recovered
+                    continue
                 died = asyncio.ensure_future(asyncio.to_thread(server.wait, 60.0))
                 await asyncio.wait([copying, died], return_when=asyncio.FIRST_COMPLETED)
                 if copying.done():

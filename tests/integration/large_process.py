@@ -2,9 +2,12 @@
 
     python -m tests.integration.large_process send URL DESTINATION BYTES [KEY]
     python -m tests.integration.large_process receive URL DESTINATION
+    python -m tests.integration.large_process others URL DESTINATION
 
 While the body is under way, small messages go to and fro on the same connection. Each prints one line of JSON: how much
-the process grew, the digest of the body, how many bytes went over the wire, and how long small messages took.
+the process grew, the digest of the body, how many bytes went over the wire, and how long small messages took. `others`
+has nothing to do with the body: for every line that it reads it prints how long small messages took since the last one,
+in milliseconds and sorted.
 """
 
 from __future__ import annotations
@@ -151,7 +154,28 @@ def report(
     }
 
 
+async def others(url: str, name: str) -> None:
+    """Small messages to and fro; a line that is read says how many there have to be before it is answered."""
+    async with clarion.connect(url) as connection:
+        took_ms: list[float] = []
+        talking = asyncio.create_task(chatter(connection, name, took_ms))
+        reading = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+        while line := await reading:
+            while len(took_ms) < int(line):
+                await asyncio.wait([talking], timeout=0.1)
+            sys.stdout.write(json.dumps(sorted(took_ms)) + "\n")
+            sys.stdout.flush()
+            took_ms.clear()
+            reading = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+        talking.cancel()
+        with suppress(asyncio.CancelledError):
+            await talking
+
+
 async def main(verb: str, url: str, destination: str, *rest: str) -> None:
+    if verb == "others":
+        await others(url, destination)
+        return
     if verb == "send":
         result = await send(url, destination, int(rest[0]), rest[1] if len(rest) > 1 else None)
     else:

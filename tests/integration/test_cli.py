@@ -323,7 +323,7 @@ def run_alone(directory: Path, *arguments: str) -> Done:
 
 
 def test_demo_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    told = msgspec.json.decode(run_alone(tmp_path, "demo", "--messages", "3000", "--json").stdout)
+    told = msgspec.json.decode(run_alone(tmp_path, "demo", "--no-pipelines", "--messages", "3000", "--json").stdout)
     for name in ("queue", "topic"):
         facts = told[name]
         assert facts["sent"] == facts["confirmed_to_the_producer"] == facts["stored"] == facts["received"] == 3000
@@ -332,7 +332,7 @@ def test_demo_loses_and_doubles_nothing(tmp_path: Path) -> None:
 
 
 def test_demo_ends_with_a_table(tmp_path: Path) -> None:
-    told = run_alone(tmp_path, "demo", "--messages", "500").stdout.decode()
+    told = run_alone(tmp_path, "demo", "--no-pipelines", "--messages", "500").stdout.decode()
     assert told.count("killed with SIGKILL") == 2
     assert told.endswith("Nothing was lost, nothing was doubled.\n")
     assert all(len(line) <= 80 for line in told.splitlines())

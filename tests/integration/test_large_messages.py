@@ -22,6 +22,8 @@ from tests.integration.large_process import MIB, Counted, Growth, blocks
 from tests.integration.topologies import TOPOLOGIES, Single, Split, Topology, started
 
 GROWN_MIB_MAX = 50
+IDLE_MESSAGES = 1_000
+"""Before and after: how long small messages take when there is no large one."""
 BODY = b"".join(blocks(3 * MIB + 12_345))
 """Thirteen fragments, the last one shorter."""
 
@@ -64,21 +66,55 @@ def result_of(process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any
     return found
 
 
+class Others:
+    """A process that has nothing to do with the body: how long its messages take."""
+
+    def __init__(self, url: str, name: str) -> None:
+        command = [sys.executable, "-m", "tests.integration.large_process", "others", url, f"queue:{name}-others"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def took(self, messages: int = 0) -> list[float]:
+        """Milliseconds since the last call, sorted; of so many messages at least."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(b"%d\n" % messages)
+        self._process.stdin.flush()
+        found: list[float] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        self._process.communicate(timeout=WAIT_S)
+        assert self._process.returncode == 0
+
+
+def told_of(took_ms: list[float], idle_ms: list[float]) -> str:
+    p50, p99 = took_ms[len(took_ms) // 2], took_ms[len(took_ms) * 99 // 100]
+    idle = idle_ms[len(idle_ms) * 99 // 100]
+    return f"{len(took_ms)} messages of others, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {p99 / idle:.1f} x idle"
+
+
 def through(server: Topology, name: str, size: int, seconds: float) -> None:
     """A body from a process to another; nobody grows, and small messages pass it by."""
+    others = Others(server.url, name)
+    others.took(100)  # begun
+    idle_ms = others.took(IDLE_MESSAGES)
     grown = {f"server {process.data.name}": Growth(process.pid) for process in server.processes}
     sent = result_of(worker("send", server.url, f"queue:{name}", str(size)), seconds)
+    sending_ms = others.took(1)
     received = result_of(worker("receive", server.url, f"queue:{name}"), seconds)
+    receiving_ms = others.took(1)
+    idle_ms = sorted(idle_ms + others.took(IDLE_MESSAGES))
+    others.close()
     assert sent["bytes"] == received["bytes"] == size
     assert sent["digest"] == received["digest"]
     assert sent["wire_bytes"] == received["wire_bytes"] == size, "every byte went over the wire once"
     peaks = {who: growth.mib for who, growth in grown.items()}
     peaks |= {"sender": sent["grown_mib"], "receiver": received["grown_mib"]}
     print(f"\n{size // MIB} MiB through {type(server).__name__}: grown by MiB {peaks}")
-    for what, seen in (("sending", sent), ("receiving", received)):
+    print(f"  idle: {told_of(idle_ms, idle_ms)}")
+    for what, seen, took_ms in (("sending", sent, sending_ms), ("receiving", received, receiving_ms)):
         rate = size / MIB / seen["seconds"]
-        print(f"  {what}: {seen['seconds']} s, {rate:.0f} MiB/s; meanwhile {seen['small_messages']} small messages, "
-              f"p99 {seen['small_p99_ms']} ms")  # fmt: skip
+        print(f"  {what}: {seen['seconds']} s, {rate:.0f} MiB/s; on the same connection {seen['small_messages']} small "
+              f"messages, p99 {seen['small_p99_ms']} ms; {told_of(took_ms, idle_ms)}")  # fmt: skip
     assert max(peaks.values()) < GROWN_MIB_MAX, peaks
     assert sent["small_messages"] > 5 and received["small_messages"] > 5, "small messages pass between fragments"
 

@@ -5,7 +5,7 @@ Guarantees of every implementation (checked by `clarion.testing.bus_conformance`
        publishing, over all channels of that endpoint, as long as both are connected. Nothing is kept
        for subscribers that come later.
     2. `publish` never blocks and never calls back; callbacks run on the event loop's thread, never
-       within a call to the bus, and one wake of the loop serves a whole burst.
+       within a call to the bus other than `release`, and one wake of the loop serves a whole burst.
     3. A callback that raises harms no other callback and no later message.
     4. A watcher hears of every member that is there or comes, and of everyone that leaves or dies,
        itself included. After a broken connection it hears that the others left and came again.
@@ -45,6 +45,12 @@ class Bus(Protocol):
 
     def publish(self, channel: str, data: bytes) -> None:
         """Send to all who subscribed `channel` (words separated by `/`)."""
+
+    def hold(self) -> None:
+        """Whoever calls this is about to publish, and says by `release` when it is done."""
+
+    def release(self) -> None:
+        """Only from the end of a callback of the loop: what was held may be handed out before this returns."""
 
     def subscribe(self, channel: str, callback: Receive) -> Subscription:
         """Call back for everything that is published to `channel` from now on, also by this endpoint."""

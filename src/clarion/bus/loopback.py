@@ -4,6 +4,10 @@ It keeps the guarantees of `interface` by one queue: everything that is publishe
 whomever, waits in it and takes effect in one callback per turn of the loop. What is published while
 that callback runs waits for the next turn, so a conversation between two endpoints never starves the
 sockets, and nothing is ever called from within a call.
+
+A lone message need not wait for the turn to end: whoever publishes it says when it is done (`release`), and if
+the last burst was no larger, nobody else is likely to have something in the same turn. So a producer that waits for
+each answer saves two turns of the loop, and many of them still share bursts, and commits.
 """
 
 from __future__ import annotations
@@ -56,8 +60,12 @@ class LoopbackHub:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[LoopbackBus, str, bytes] | Callable[[], None]] = deque()
-        self._waking = False
+        self.queue: deque[tuple[LoopbackBus, str, bytes] | Callable[[], None]] = deque()
+        self.waking = False
+        self.held = False
+        self._handing_out = False
+        self._lone = False
+        """The last burst was one message."""
         self.receivers: dict[str, tuple[_Receiver, ...]] = {}
         """By channel; replaced when somebody comes or goes, so that what is being handed out goes on as it began."""
         self.watchers: list[_Watcher] = []
@@ -69,10 +77,27 @@ class LoopbackHub:
 
     def put(self, item: tuple[LoopbackBus, str, bytes] | Callable[[], None]) -> None:
         """Deliver (sender, channel, data), or do something, after all that was put before."""
-        self._queue.append(item)
-        if not self._waking:
-            self._waking = True
-            self._loop.call_soon(self._hand_out)
+        self.queue.append(item)
+        if not self.waking and not self.held:
+            self.wake()
+
+    def wake(self) -> None:
+        """Hand out what waits in the next turn of the loop."""
+        self.waking = True
+        self._loop.call_soon(self._hand_out)
+
+    def hold(self) -> None:
+        """What is put from now on waits for `release`."""
+        self.held = True
+
+    def release(self) -> None:
+        """Hand out what was held: now, or in the next turn of the loop."""
+        self.held = False
+        if self.queue and not self.waking:
+            if self._lone and len(self.queue) == 1 and not self._handing_out:
+                self._hand_out()
+            else:
+                self.wake()
 
     def tell(self, name: str, there: bool) -> None:
         """Tell all watchers. Only from within the queue."""
@@ -82,10 +107,13 @@ class LoopbackHub:
 
     def _hand_out(self) -> None:
         # On the way of every lone message, twice: no call here that is not the receiver's (`benchmarks/latency.py`).
-        self._waking = False
-        queue, receivers = self._queue, self.receivers
+        self.waking = False
+        self._handing_out = True
+        queue, receivers = self.queue, self.receivers
         reached: dict[LoopbackBus, None] = {}
-        for _ in range(len(queue)):
+        count = len(queue)
+        self._lone = count == 1
+        for _ in range(count):
             item = queue.popleft()
             if not isinstance(item, tuple):
                 item()
@@ -105,6 +133,7 @@ class LoopbackHub:
                     endpoint.after_burst()
                 except Exception:
                     _log.exception(_FAILED)
+        self._handing_out = False
 
 
 class LoopbackBus:
@@ -112,7 +141,8 @@ class LoopbackBus:
 
     def __init__(self, hub: LoopbackHub) -> None:
         self._hub = hub
-        self._put = hub.put
+        self.hold = hub.hold
+        self.release = hub.release
         self._entries: set[_Entry] = set()
         self._closed = False
         self.waiting_bytes = 0
@@ -121,7 +151,10 @@ class LoopbackBus:
     def publish(self, channel: str, data: bytes) -> None:
         if not self._closed:
             self.waiting_bytes += len(data)
-            self._put((self, channel, data))
+            hub = self._hub
+            hub.queue.append((self, channel, data))  # `put` without its call: every message comes by twice
+            if not hub.waking and not hub.held:
+                hub.wake()
 
     def subscribe(self, channel: str, callback: Receive) -> _Entry:
         receivers = self._hub.receivers

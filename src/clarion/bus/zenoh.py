@@ -118,6 +118,12 @@ class ZenohBus:
                     self._out_sent += len(item[1])
         self._session.close()
 
+    def hold(self) -> None:
+        """Nothing is ever handed out sooner than by the threads of Zenoh."""
+
+    def release(self) -> None:
+        """See `hold`."""
+
     # --- receiving ------------------------------------------------------------------------------------
 
     def _take_in(self, callback: Callable[..., None], entry: _Entry, arguments: tuple[object, ...], size: int) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from clarion import client, limits
 from clarion.client.blocking_consumer import BatchConsumer, Confirmable, Consumer, acknowledged
+from clarion.client.blocking_reading import ReadingSession
 from clarion.client.bodies import BlockingReader
 from clarion.client.connection import ConnectionState
 from clarion.client.delivered import How
@@ -63,7 +64,7 @@ async def _awaited(ticket: client.Ticket) -> str:
     return await ticket
 
 
-class Session:
+class Session(ReadingSession):
     """As `clarion.client.Session`, without `await`."""
 
     def __init__(self, connection: Connection, session: client.Session) -> None:
@@ -207,6 +208,10 @@ class Session:
         """Commit the transaction of this session; or, with `handles`, prepared ones of anybody: all or none."""
         return self._runner.call(self._session.commit(handles, key=key, version=version))
 
+    def committed_version(self, key: str) -> int | None:
+        """The last version that was committed under `key`; None if there was none."""
+        return self._runner.call(self._session.committed_version(key))
+
     def rollback(self) -> None:
         """Forget everything that was sent since the last commit; what was received comes again."""
         self._runner.call(self._session.rollback())
@@ -300,6 +305,10 @@ class Connection:
     def server(self) -> str:
         return self._connection.server
 
+    @property
+    def batch_bytes_max(self) -> int:
+        return self._connection.batch_bytes_max
+
     def session(self, *, transacted: bool = False) -> Session:
         """A new session, open already: `with connection.session() as session`."""
         return Session(self, self._runner.call(_opened(self._connection.session(transacted=transacted))))
@@ -311,6 +320,10 @@ class Connection:
     def commit(self, handles: str | Iterable[str], *, key: str | None = None, version: int | None = None) -> bool:
         """Commit prepared transactions, all or none: as `Session.commit`."""
         return self._runner.call(self._connection.commit(handles, key=key, version=version))
+
+    def committed_version(self, key: str) -> int | None:
+        """The last version that was committed under `key`; None if there was none."""
+        return self._runner.call(self._connection.committed_version(key))
 
     def prepared(self) -> list[Prepared]:
         """All prepared transactions that nobody has decided yet."""

@@ -10,7 +10,7 @@ Guarantees
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -30,6 +30,9 @@ from clarion.client.transaction import Transactions
 from clarion.errors import BadArgument, BadFrame, ClarionError, SessionClosed
 from clarion.wire import frames
 from clarion.wire.frames import Frame, Type
+
+if TYPE_CHECKING:
+    from clarion.client.reading import Reader
 
 _Receiver = TypeVar("_Receiver", bound=Receiver)
 
@@ -60,6 +63,9 @@ class Channel(Commander):
         """Topics of patterns, by the numbers that the broker gave them."""
         self._consumers = 0
         self._dirty: dict[Inbox, Receiver] = {}
+        self._readers: dict[int, Reader] = {}
+        """Those that are open: the broker is told of them again on every connection."""
+        self._readers_opened = 0
         self._temporaries = Temporaries(self)
         self._uploads = Uploads(self)
         self._transactions: Transactions | None = None
@@ -145,15 +151,20 @@ class Channel(Commander):
             dirty, self._dirty = self._dirty, {}
             for inbox, receiver in dirty.items():
                 receiver._turn(inbox)
-        self._pump()
+        if self._active:
+            self._pump()
         self._uploads.turn()
 
-    def _handle(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> bool:
         """A frame of this channel. Raises `BadFrame` and the like for what no broker of ours sends."""
-        kind, payload = frame.type, frame.payload
+        kind, _flags, _channel, payload = frame
         if kind == Type.PUBLISHED:
-            self._published(payload)
-        elif kind == Type.DELIVER:
+            return self._published(payload)
+        self._handle_other(kind, payload)
+        return True
+
+    def _handle_other(self, kind: int, payload: memoryview) -> None:
+        if kind == Type.DELIVER:
             number, slices = frames.unpack_deliver(payload)
             receiver, inbox = self._find(number)
             if receiver is not None and inbox is not None:
@@ -212,6 +223,8 @@ class Channel(Commander):
         self._attach_calls(deciding=True)
         for receiver in list(self._receivers.values()):
             receiver._attach()
+        for reader in self._readers.values():
+            reader._attach()
         self._attach_calls(deciding=False)
         self._uploads.attach()
         self._opened.settle()
@@ -236,6 +249,7 @@ class Channel(Commander):
         self._uploads.end(error)
         for receiver in list(self._receivers.values()):
             receiver._fail(error)
+        self._readers.clear()
         self._end_calls(error)
         self._temporaries.end(error)
         self._opened.settle(error)

@@ -23,8 +23,13 @@ from clarion.wire.frames import Type
 
 DECIDING = frozenset({"commit", "prepare"})
 _READING = {"status", "destinations", "browse", "policies", "dead", "prepared", "fragment", "lease_look", "leases"}
-REPEATABLE = DECIDING | _READING | {"delete", "commit_prepared", "drop_stream", "lease_acquire", "lease_release"}
+_READING |= {"read", "reader_look", "committed_version"}
+_CHANGING = {"delete", "commit_prepared", "drop_stream", "lease_acquire", "lease_release"}
+_CHANGING |= {"reader_open", "reader_confirm", "resolve"}
+REPEATABLE = DECIDING | _READING | _CHANGING
 """Verbs that may be asked twice: in flight when a connection is lost, they are asked again."""
+_SAID_AGAIN = {"resolve"}
+"""Those of them that say so, because asked twice by two people they are two questions."""
 
 Answer = Callable[[Any, ClarionError | None], None]
 
@@ -94,19 +99,34 @@ class Commander(Publisher):
         return (await self._call(Call(verb, arguments or {}))).result
 
     async def _call(self, call: Call) -> Call:
+        self._begin_call(call)
+        return await self._end_call(call)
+
+    def _begin_call(self, call: Call) -> None:
+        """Ask; whoever does must see to `_end_call`, or to `_forget_call`."""
         self._check_open()
         self._calls[call] = None
         self._send_call(call)
+
+    async def _end_call(self, call: Call) -> Call:
+        """Wait for the answer. Raises what the call failed with."""
         try:
             await call.wait()
         finally:
-            self._calls.pop(call, None)
+            self._forget_call(call)
         return call
+
+    def _forget_call(self, call: Call) -> None:
+        """Nobody wants the answer any more."""
+        self._calls.pop(call, None)
 
     def _send_call(self, call: Call) -> None:
         if self._attached:
+            arguments = call.arguments
+            if call.times_asked and call.verb in _SAID_AGAIN:
+                arguments = {**arguments, "again": True}
             call.times_asked += 1
-            self._ask(Type.REQUEST, {"verb": call.verb, "arguments": call.arguments}, call.answered)
+            self._ask(Type.REQUEST, {"verb": call.verb, "arguments": arguments}, call.answered)
 
     def _expect(self, answer: Answer) -> int:
         """A new request number, whose answer goes to `answer`."""

@@ -12,7 +12,8 @@ Theory of operation
 
 Guarantees
     1. Hosts are tried in turn; after each round there is a pause that doubles, with jitter.
-    2. Everything that sessions want to write in one turn of the loop is one vectored write.
+    2. Everything that sessions want to write in one turn of the loop is one vectored write; a lone message
+       (`Sender._send_alone`) is one of its own, and need not wait for that turn.
     3. The same complaint of servers about what we send, three times in a row, ends the connection: to
        send it again would not help.
 """
@@ -105,7 +106,8 @@ class Connection:
         self._next_host = 0
         self._sessions: dict[int, Resumable] = {}
         self._channels = 0
-        self._scheduled = False
+        self.scheduled = False
+        """A turn is asked for."""
         self._control: Session | None = None
         self._complaints = 0
         self._connected_at_ms = 0
@@ -134,6 +136,11 @@ class Connection:
         """The name of the server of now, or of the last one."""
         return self.welcome.server
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that the server of now, or the last one, takes."""
+        return self.welcome.batch_bytes_max
+
     def session(self, *, transacted: bool = False) -> Session:
         """A new session: `async with connection.session() as session`.
 
@@ -158,6 +165,10 @@ class Connection:
     async def commit(self, handles: str | Iterable[str], *, key: str | None = None, version: int | None = None) -> bool:
         """Commit prepared transactions, all or none: as `Session.commit`."""
         return await (await self._own_session()).commit(handles, key=key, version=version)
+
+    async def committed_version(self, key: str) -> int | None:
+        """The last version that was committed under `key`: as `Session.committed_version`."""
+        return await (await self._own_session()).committed_version(key)
 
     async def prepared(self) -> list[Prepared]:
         """All prepared transactions that nobody has decided yet."""
@@ -201,16 +212,28 @@ class Connection:
         return self._link is not None and not self._link.paused
 
     def wake(self) -> None:
-        if not self._scheduled and self._loop is not None:
-            self._scheduled = True
+        if not self.scheduled and self._loop is not None:
+            self.scheduled = True
             if self._threadsafe:
-                self._loop.call_soon_threadsafe(self._turn)
+                self._wake_loop(self._loop)
             else:
                 self._loop.call_soon(self._turn)
+
+    def _wake_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From any thread. One that is interrupted here (Ctrl-C) must not leave word that a turn will come."""
+        try:
+            loop.call_soon_threadsafe(self._turn)
+        except BaseException:
+            self.scheduled = False
+            raise
 
     def send(self, kind: int, channel: int, parts: Iterable[Buffer] = (), flags: int = 0) -> None:
         if self._link is not None:
             self._link.native.send(kind, channel, parts, flags)
+
+    def write(self) -> None:
+        if self._link is not None:
+            self._link.flush()
 
     def register(self, session: Resumable) -> None:
         if self.failure is not None:
@@ -230,12 +253,13 @@ class Connection:
     # --- for the link: `Owner` --------------------------------------------------------------------------
 
     def _received(self, frames: list[Frame]) -> None:
-        sessions = self._sessions
+        sessions, ready = self._sessions, False
         for frame in frames:
             session = sessions.get(frame.channel)
-            if session is not None:
-                session._handle(frame)
-        self._turn()
+            if session is not None and session._handle(frame):
+                ready = True
+        if ready:
+            self._turn()
 
     def _flow(self) -> None:
         self.wake()
@@ -248,7 +272,7 @@ class Connection:
 
     def _turn(self) -> None:
         """Everything that gathered since the last turn, in one write."""
-        self._scheduled = False
+        self.scheduled = False
         link = self._link
         if link is not None:
             for session in list(self._sessions.values()):

@@ -26,8 +26,8 @@ class Resumable(Protocol):
     def _turn(self) -> None:
         """Send what has gathered."""
 
-    def _handle(self, frame: Frame) -> None:
-        """A frame of its channel."""
+    def _handle(self, frame: Frame) -> bool:
+        """A frame of its channel. True if something may have become ready to be sent."""
 
     def _finish(self, error: ClarionError) -> None:
         """There will be no further link."""
@@ -54,12 +54,21 @@ class Host(Protocol):
         """Why the connection is over for good; None while it is not."""
         ...
 
+    @property
+    def scheduled(self) -> bool:
+        """`wake` was called, and the turn has not come yet."""
+        ...
+
     def wake(self) -> None:
         """Let every session send what it has, soon; cheap when already asked for."""
         ...
 
     def send(self, kind: int, channel: int, parts: Iterable[Buffer] = (), flags: int = 0) -> None:
         """Queue one frame. Only while there is a link."""
+        ...
+
+    def write(self) -> None:
+        """Write what is queued now, instead of at the end of the turn: for whoever has nothing to follow."""
         ...
 
     def register(self, session: Resumable) -> None:

@@ -33,6 +33,7 @@ class Lane:
         "blocked",
         "destination",
         "kept",
+        "lone",
         "name",
         "open",
         "refused",
@@ -56,6 +57,8 @@ class Lane:
         """Bytes of everything that is sealed and has never been answered."""
         self.kept = 0
         """Sealed batches whose bytes are kept: not answered, or not yet delivered as their sender wants."""
+        self.lone = False
+        """The last batch was one message: the next one is likely to be one, too."""
         self.refused = 0
         """The sequence that was refused and must come next; 0 when nothing is."""
         self.blocked = 0

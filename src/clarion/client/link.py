@@ -53,8 +53,9 @@ class Link(asyncio.Protocol):
     def flush(self) -> None:
         """Write what is queued."""
         native, transport = self.native, self._transport
-        if native.outgoing:
-            outgoing = native.take_outgoing()
+        outgoing = native.outgoing
+        if outgoing:
+            native.outgoing = []
             if transport is not None and not transport.is_closing():
                 try:
                     transport.writelines(outgoing)

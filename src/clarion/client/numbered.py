@@ -320,7 +320,7 @@ class NumberedSender:
 
     # --- answers --------------------------------------------------------------------------------------
 
-    def _handle(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> bool:
         """A frame of this channel."""
         kind, payload = frame.type, frame.payload
         if kind == Type.PUBLISHED:
@@ -346,6 +346,7 @@ class NumberedSender:
             self._opened.settle()
         elif kind == Type.CLOSED:
             self._left.settle()
+        return True
 
     def _settle(self, first: int, end: int, error: ClarionError | None) -> None:
         """An answer names a first sequence and a number of messages: of a sparse batch it is for that one alone."""

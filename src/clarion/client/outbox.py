@@ -17,6 +17,7 @@ from clarion.client.delivered import Delivery, How
 from clarion.client.lanes import MESSAGE_WEIGHT_BYTES, Lane
 from clarion.client.options import PLAIN, Choice, Terms
 from clarion.client.outcome import Outcome, again
+from clarion.client.prepacked import Packed
 from clarion.errors import BadArgument, ClarionError
 from clarion.ids import SEQUENCE_MAX, format_id
 from clarion.wire import batch as wire
@@ -70,7 +71,9 @@ class OutBatch(Outcome):
     )
 
     def __init__(self, lane: Lane, created_ms: int, terms: Terms = PLAIN, transaction: int = 0) -> None:
-        super().__init__()
+        self.done = False  # as `Outcome`, without the call
+        self.error = None
+        self._waiters = None
         self.lane = lane
         self.created_ms = created_ms
         self.terms = terms
@@ -140,6 +143,11 @@ class OutBatch(Outcome):
         count = self.count = len(self.bodies)
         self.first_id = first_id
         self.first = first_id & SEQUENCE_MAX
+        if count == 1 and self.plain and self.groups is None and self.expiry is None:
+            self.encoded = wire.encode_lone(self.lane.name, first_id, self.bodies[0], self.created_ms)
+            self.size_bytes = len(self.encoded)
+            self.bodies = []
+            return
         expiry = self.expiry
         self.encoded = wire.encode(
             self.lane.name,
@@ -160,6 +168,14 @@ class OutBatch(Outcome):
         self.groups = None
         if self.terms.until:
             self.delivery = Delivery(count)
+
+    def seal_packed(self, first_id: int, packed: Packed) -> None:
+        """`seal` of a batch that never was open: its messages came encoded."""
+        self.count = packed.count
+        self.first_id = first_id
+        self.first = first_id & SEQUENCE_MAX
+        self.encoded = packed.encode(self.lane.name, first_id, self.created_ms)
+        self.size_bytes = len(self.encoded)
 
     def all_awaited(self) -> bool:
         """Every message has somebody who gets the failure."""
@@ -200,6 +216,31 @@ class Ticket(msgspec.Struct, gc=False, eq=False):
         if batch.delivery is not None:
             yield from batch.delivery.wait(self._index).__await__()
         return format_id(batch.first_id + self._index)
+
+
+class BatchTicket(msgspec.Struct, gc=False, eq=False):
+    """A batch given to `send_packed`: await it for the id of its first message, once the batch is durable.
+
+    The ids of the others follow.
+    """
+
+    _batch: OutBatch
+
+    @property
+    def done(self) -> bool:
+        """It is answered, well or not: awaiting it does not wait."""
+        return self._batch.done
+
+    @property
+    def count(self) -> int:
+        """How many messages it has."""
+        return self._batch.count
+
+    def __await__(self) -> Generator[object, None, str]:
+        batch = self._batch
+        batch.claimed = batch.count
+        yield from batch.wait().__await__()
+        return format_id(batch.first_id)
 
 
 _FAILURES_MAX = 64

@@ -5,7 +5,7 @@ Guarantees
     2. A wrong argument raises before anything changes.
     3. `send` and `send_many` wait for room; the forms with `nowait` raise `Blocked`, `try_send` returns None.
 
-Threads: `send_nowait`, `try_send`, `send_many_nowait` and `is_blocked` may be called by other threads
+Threads: `send_nowait`, `try_send`, `send_many_nowait`, `send_packed` and `is_blocked` may be called by other threads
 than the loop's while they hold `lock` (the blocking twin does); everything else only in the loop's.
 """
 
@@ -20,9 +20,11 @@ from clarion import limits
 from clarion.client.lanes import MESSAGE_WEIGHT_BYTES, Lane
 from clarion.client.many import Many, Part, Sending, as_bodies
 from clarion.client.options import NO_OPTIONS, Choice, SendOptions, chosen, only_properties
-from clarion.client.outbox import Body, Ticket, as_bytes
+from clarion.client.outbox import BatchTicket, Body, Ticket, as_bytes
+from clarion.client.prepacked import Packed
 from clarion.client.sender import Sender
 from clarion.errors import BadArgument, Blocked
+from clarion.ids import format_id
 
 MANY_WINDOWS = 2
 """How many producer windows `send_many` encodes ahead of the answers; the rest stays in the caller's list."""
@@ -56,6 +58,13 @@ class Publisher(Sender):
 
     async def send(self, destination: str, body: Body, **options: Unpack[SendOptions]) -> str:
         """Send a message and return its id once it is durable, or, with `until`, delivered. Waits for room."""
+        lane = self._lanes.get(destination)
+        if lane is not None and lane.lone and not options and body.__class__ is bytes:
+            with self.lock:
+                alone = self._send_alone(lane, body)
+            if alone is not None:
+                await alone.wait()
+                return format_id(alone.first_id)
         while True:
             try:
                 with self.lock:
@@ -124,6 +133,25 @@ class Publisher(Sender):
             await asyncio.sleep(0)  # the connection writes
             await sending.keep_pace()
         await sending.finish()
+
+    def send_packed(self, destination: str, packed: Packed) -> BatchTicket:
+        """Queue a batch whose messages are encoded already; the ticket can be awaited for the id of the first.
+
+        It is one batch on the wire and in the broker, in the order of everything else that is sent to its
+        destination, in the transaction of now if there is one. Nothing is done for a single message. Raises
+        `Blocked` when the buffer is full, and `BadArgument` or `MessageTooLarge` if it is no batch that the
+        broker takes; then nothing has changed.
+        """
+        lane = self._lane(destination)
+        packed.check(lane.weight_max)
+        self._check_room(lane)
+        if lane.open is not None:
+            self._seal(lane)
+        batch = self._begin(lane, packed.terms)
+        lane.open = None
+        batch.seal_packed(self._producer + self._sequence, packed)
+        self._sealed(lane, batch)
+        return BatchTicket(batch)
 
     async def writable(self) -> None:
         """Return when `send_nowait` takes messages again: at once unless the buffer is full."""

@@ -4,7 +4,8 @@ Theory of operation
     A batch is open, sealed, sent, stored, and, if its sender asked for that, delivered. At the end of
     the loop's turn `_pump` seals and sends what is open if nothing of that destination is on its way
     (a lone message goes at once); otherwise it stays open and grows until an answer comes or it is
-    full. That is the whole linger: it adapts by itself to what the broker can take.
+    full. That is the whole linger: it adapts by itself to what the broker can take. After a message that was
+    alone the next `send` does not even wait for the end of the turn (`_send_alone`).
 
 Guarantees
     1. Never more than the producer window unanswered per destination, or one batch alone.
@@ -28,7 +29,7 @@ from collections import deque
 from clarion import ids, limits
 from clarion.client.delivered import HOW, Deliveries
 from clarion.client.host import Host
-from clarion.client.lanes import Lane
+from clarion.client.lanes import MESSAGE_WEIGHT_BYTES, Lane
 from clarion.client.options import Terms
 from clarion.client.outbox import BATCH_KEPT_BYTES, Failures, OutBatch
 from clarion.client.outcome import again, error_of, release
@@ -143,10 +144,15 @@ class Sender:
         if not batch.bodies:
             return
         batch.seal(self._producer + self._sequence, offsets)
+        self._sealed(lane, batch)
+
+    def _sealed(self, lane: Lane, batch: OutBatch) -> None:
+        """A batch has its ids and its bytes: from now on it is kept until it is answered."""
         self._sequence += batch.count
         self._buffered += batch.size_bytes + BATCH_KEPT_BYTES
         lane.unanswered_bytes += batch.size_bytes
         lane.kept += 1
+        lane.lone = batch.count == 1
         self._order.append(batch)
         self._by_first[batch.first] = batch
         if batch.delivery is not None:
@@ -158,6 +164,39 @@ class Sender:
         for lane in self._lanes.values():
             if lane.open is not None:
                 self._seal(lane)
+
+    def _send_alone(self, lane: Lane, body: bytes) -> OutBatch | None:
+        """Send a plain message at once; None if there is anything that it should wait for, or go with.
+
+        A lone message goes at the end of the loop's turn, because others may be sent in the same one. After a message
+        that was alone nobody need look for company: that saves a turn. Many senders that share a session, or a
+        burst, are not held apart for long: what is sent before the answer goes together, and the next time at the end
+        of a turn.
+        """
+        host = self._host
+        if (
+            not lane.lone
+            or self._order
+            or lane.open is not None
+            or lane.waiting
+            or lane.sent
+            or self._transaction
+            or host.scheduled
+            or not self._attached
+            or not host.writable
+            or self._buffered >= self._buffer_bytes
+            or len(body) + MESSAGE_WEIGHT_BYTES >= lane.weight_target
+        ):
+            return None
+        batch = OutBatch(lane, time.time_ns() // 1_000_000)
+        batch.bodies.append(body)
+        batch.claimed = 1
+        batch.seal(self._producer + self._sequence)
+        self._sealed(lane, batch)
+        del self._active[lane]
+        self._send_next(lane, batch.first)
+        host.write()
+        return batch
 
     def _pump(self) -> None:
         """Send what may be sent now. The connection calls it after every turn of the loop that had a reason."""
@@ -190,13 +229,14 @@ class Sender:
                 return True
             if not self._host.writable:
                 return False
-            lane.waiting.popleft()
-            lane.sent[batch.first] = batch
-            lane.used += batch.size_bytes
-            self._transmit(batch, min(floor, batch.first))  # it is below when a stored one is sent again
+            self._send_next(lane, min(floor, batch.first))  # it is below when a stored one is sent again
         return True
 
-    def _transmit(self, batch: OutBatch, floor: int) -> None:
+    def _send_next(self, lane: Lane, floor: int) -> None:
+        """Send the first batch that waits."""
+        batch = lane.waiting.popleft()
+        lane.sent[batch.first] = batch
+        lane.used += batch.size_bytes
         assert batch.encoded is not None
         flags = batch.terms.until | (frames.RESEND if batch.resend else 0)
         if batch.stream:
@@ -215,11 +255,22 @@ class Sender:
 
     # --- answers ------------------------------------------------------------------------------------
 
-    def _published(self, payload: memoryview) -> None:
+    def _published(self, payload: memoryview) -> bool:
+        """True if something may be sent now that waited for this.
+
+        What is still open waits for the next turn: whoever was answered just now runs before, and what it sends next
+        goes along. Else two senders that take turns would never share a batch.
+        """
         with self.lock:
             for first, count, _zero in frames.SETTLED.iter_unpack(payload):
                 self._settle(first, first + count, None)
             self._answered()
+            if not self._active:
+                return False
+            if any(lane.waiting for lane in self._active):
+                return True
+            self._host.wake()
+            return False
 
     def _publish_failed(self, payload: memoryview) -> None:
         first, count, _zero = frames.SETTLED.unpack_from(payload)
@@ -248,10 +299,12 @@ class Sender:
             batch = self._by_first.pop(first, None)
             if batch is None:
                 return
-            batch.lane.take(batch)
-            self._active[batch.lane] = None
+            lane = batch.lane
+            lane.take(batch)
+            if lane.open is not None or lane.waiting:
+                self._active[lane] = None
             if not batch.done:
-                batch.lane.unanswered_bytes -= batch.size_bytes
+                lane.unanswered_bytes -= batch.size_bytes
                 if error is not None:
                     self._failures.note(error, batch)
                 batch.settle(error)
@@ -276,12 +329,14 @@ class Sender:
         batch.lane.kept -= 1
 
     def _answered(self) -> None:
-        self._trim()
-        floor = self._order[0].first if self._order else self._sequence
+        order = self._order
+        while order and order[0].done:  # `_trim`
+            order.popleft()
         if self._ahead:
             self._active.update(self._ahead)
             self._ahead.clear()
         if self._flushes:
+            floor = order[0].first if order else self._sequence
             for last, waiter in self._flushes:
                 if last < floor and not waiter.done():
                     waiter.set_result(None)

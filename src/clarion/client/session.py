@@ -21,7 +21,6 @@ from typing import Any, Self, Unpack
 from clarion import limits
 from clarion.client.acknowledging import Several
 from clarion.client.bodies import BodyReader
-from clarion.client.channel import Channel
 from clarion.client.commands import Call, Restart
 from clarion.client.consumer import BatchConsumer, Consumer
 from clarion.client.host import Host
@@ -29,6 +28,7 @@ from clarion.client.inbox import Inbox
 from clarion.client.options import SendOptions
 from clarion.client.outbox import Body
 from clarion.client.outcome import Outcome
+from clarion.client.reading import ReadingSession
 from clarion.client.received import Confirmable, each
 from clarion.client.receiver import State
 from clarion.client.sources import StreamSource
@@ -44,7 +44,7 @@ REPLY_S = 30.0
 """How long `request` waits for a reply unless told otherwise."""
 
 
-class Session(Channel):
+class Session(ReadingSession):
     """Made by `Connection.session`. Open it with `async with`, or by awaiting it."""
 
     def __init__(self, host: Host, channel: int, buffer_bytes: int, transacted: bool = False) -> None:
@@ -250,7 +250,8 @@ class Session(Channel):
         a new transaction has begun. Whether one that is cancelled while it waits was done is not known.
 
         With `key` and `version`, False means that nothing was done, because `version` is not newer than the
-        last one that was committed under `key`. Raises `NoSuchHandle` for one that was resolved, or has expired.
+        last one that was committed under `key`. Then `handles` may be empty: it only remembers the version.
+        Raises `NoSuchHandle` for one that was resolved, or has expired.
         """
         if handles is None:
             if key is not None or version is not None:
@@ -264,6 +265,11 @@ class Session(Channel):
             # Was it we, before the connection was lost? Then the handles are gone.
             committed = not {one.handle for one in await self.prepared()}.intersection(texts)
         return committed
+
+    async def committed_version(self, key: str) -> int | None:
+        """The last version that was committed under `key`; None if there was none."""
+        version: int | None = (await self.command("committed_version", {"key": key}))["version"]
+        return version
 
     async def rollback(self) -> None:
         """Forget everything that was sent since the last commit; what was received comes again, before newer ones."""
@@ -285,7 +291,10 @@ class Session(Channel):
         ]
 
     async def resolve(self, handle: str, *, commit: bool) -> None:
-        """Decide a prepared transaction by hand. Raises `NoSuchHandle`."""
+        """Decide a prepared transaction by hand. Raises `NoSuchHandle`.
+
+        Safe over a lost connection: it is asked again, and answered the same way.
+        """
         await self.command("resolve", {"handle": str(handle), "commit": commit})
 
     def _own_transactions(self) -> Transactions:

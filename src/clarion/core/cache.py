@@ -79,7 +79,8 @@ class PageCache:
             page = self._pages[key] = CachedPage()
         page.add(first, batch)
         self.size += batch.size + BATCH_OVERHEAD_BYTES
-        self._shrink()
+        if self.size > self._bytes_max:
+            self._shrink()
 
     def loaded(self, destination: int, page_first: int, page: CachedPage) -> None:
         """A page was read from the journal."""

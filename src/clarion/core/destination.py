@@ -118,7 +118,8 @@ class Destination:
 
     def apply_publish(self, entry: Publish, position: int, span: int) -> None:
         """A batch was stored at `position`; span 0 says that its body is lost."""
-        producer, sequence = ids.producer_of(entry.first_id), ids.sequence_of(entry.first_id)
+        sequence = entry.first_id & ids.SEQUENCE_MAX
+        producer = entry.first_id - sequence
         if entry.runs:
             self.producers.record_runs(producer, unpack_runs(sequence, entry.runs), entry.floor)
         else:
@@ -276,6 +277,13 @@ class Destination:
     def has_consumers(self) -> bool:
         """Is there anybody to deliver to?"""
         return any(subscription.consumers for subscription in self.subscriptions.values())
+
+    def held_below(self) -> int:
+        """Everything below is confirmed, or a reader has it; 0 if there is no reader that has anything."""
+        every = self.subscriptions.values()
+        if not any(subscription.taken for subscription in every):
+            return 0
+        return min(max(subscription.taken, subscription.confirmed.floor) for subscription in every)
 
     # --- release --------------------------------------------------------------------------------------
 

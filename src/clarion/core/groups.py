@@ -40,7 +40,8 @@ class Groups:
     def holder(self, group: int, view: View) -> Consumer | None:
         """Who must have the next message of a group that nobody owns, because it holds earlier ones.
 
-        It may have left: then the message is assigned to it all the same, and waits.
+        It may have left: then the message is assigned to it all the same, and waits. Those who have left come first: a
+        claim may have parted the group, and who claimed a part of it gets no more while they hold another.
         """
         if group not in self.bound:
             return None
@@ -49,7 +50,8 @@ class Groups:
             self.bound[group] = holding
         else:
             del self.bound[group]
-        return next((consumer for consumer in holding if consumer.view in (None, view)), None)
+        left = next((consumer for consumer in holding if consumer.view is None), None)
+        return left or next((consumer for consumer in holding if consumer.view is view), None)
 
     def _holds(self, consumer: Consumer, group: int) -> bool:
         return any(of == group for first, end, _ in consumer.inflight for _, _, of in self.known.overlap(first, end))

@@ -80,8 +80,8 @@ class Pages:
         `alone` for a batch whose record does not tell its sequence: it begins a page, which does.
         """
         self.bytes_live += span
-        if len(self) and not alone:
-            last = len(self._firsts) - 1
+        last = len(self._firsts) - 1
+        if last >= self._head and not alone:
             start = self._positions[last]
             if (
                 self._ends[last] == first
@@ -105,6 +105,11 @@ class Pages:
     def last(self) -> Page:
         """The newest page; there must be one."""
         return self._row(len(self._firsts) - 1)
+
+    @property
+    def last_first(self) -> int:
+        """The first sequence of the newest page; there must be one."""
+        return self._firsts[-1]
 
     def find(self, sequence: int) -> Page | None:
         """The page that holds a sequence."""

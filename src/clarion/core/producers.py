@@ -124,6 +124,9 @@ class Producers:
                 self.close(next(iter(self._known)))
                 self.forgotten += 1
         self._known[producer] = known
+        if floor >= known.floor and known.stored.go_on(first, end, floor):  # one message at a time
+            known.floor = floor
+            return
         before = len(known.stored)
         known.stored.put(first, end)
         if floor > known.floor:

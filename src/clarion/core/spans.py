@@ -76,6 +76,14 @@ class Spans:
         ends.insert(at, end)
         values.insert(at, value)
 
+    def go_on(self, first: int, end: int, floor: int) -> bool:
+        """`put` and `cut_below` at once, if there is just one span, of value 0, and it goes on; False if not so."""
+        firsts, ends = self._firsts, self._ends
+        if len(ends) != 1 or ends[0] != first or self._values[0] or not firsts[0] <= floor < end:
+            return False
+        firsts[0], ends[0] = floor, end
+        return True
+
     def put_all(self, ranges: Sequence[tuple[int, int]]) -> None:
         """`put` for many ranges that ascend and lie apart; every value must be 0.
 

@@ -106,7 +106,9 @@ class State:
     def apply_publish(self, index: int, entry: entries.Publish, position: int, span: int) -> None:
         """`apply` for the entry that is most frequent, already decoded."""
         self.applied = index
-        if (destination := self._due(entry.destination, index)) is not None:
+        destination = self.destinations.get(entry.destination)
+        if destination is not None and index > destination.applied:  # as `_due`
+            destination.applied = index
             destination.apply_publish(entry, position, span)
 
     def _due(self, identity: int, index: int) -> Destination | None:

@@ -61,10 +61,12 @@ class Subscription:
         "name",
         "no_local",
         "pattern",
+        "reader",
         "recovered_below",
         "reserved",
         "selector",
         "shared",
+        "taken",
         "views",
     )
 
@@ -114,6 +116,15 @@ class Subscription:
         self.groups = Groups(self._put_back)
         self.hint: Consumer | None = None
         """Who probably holds what is confirmed next: spares a search through all consumers."""
+        self.reader = 0
+        """The session that reads it by sequences, and alone; 0 for none …"""
+        self.taken = 0
+        """… and below which sequence it was told of everything: that is as good as in flight."""
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody takes from it: a consumer that has not left, or a reader."""
+        return self.reader != 0 or any(not consumer.detached for consumer in self.consumers)
 
     # --- applied from the log (or at once, when not durable) ------------------------------------------
 
@@ -349,7 +360,11 @@ class Subscription:
         yield from _gaps(busy, run)
 
     def not_in_flight(self, run: Range) -> list[Range]:
-        """The parts of a run that no consumer holds."""
+        """The parts of a run that neither a consumer nor a reader holds."""
+        first, end = max(run[0], self.taken), run[1]
+        if first >= end:
+            return []
+        run = (first, end)
         held = Spans()
         for consumer in self.consumers:
             for first, end, _ in consumer.inflight.overlap(*run):

@@ -16,6 +16,7 @@ Rules
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 from clarion import limits
@@ -31,6 +32,7 @@ from clarion.journal.restart import make_durable
 from clarion.journal.space import Claim, Space, Victim
 from clarion.journal.store import Store
 from clarion.journal.writer import Writer
+from clarion.threads import AGAIN_S, NO_MEMORY
 
 EARLY_SEAL_BYTES = 512 * limits.KIB
 """While a commit runs, a group of this size is sealed at once, so that the disk has its next work
@@ -62,10 +64,14 @@ class Journal:
         self._segment_bytes = store.segment_bytes
         self._writer = Writer(store, committer, probe, sync=self._synced)
         self._space = Space(store.segment_bytes, options.bytes_max)
+        self.retain = self._space.retain
+        """(position, span): these bytes of the log live, until they are released."""
         self._log = Appender(self._space, self._writer.sealed, self._grow)
         self._error: ClarionError | None = InternalFault(detail="the journal is not started")
         self._failed = False
         self._closing = False
+        self.gathers = False
+        """Whoever appends now calls `flush` afterwards: until then nothing need be scheduled."""
         self._flush_scheduled = False
         self._committing = False
         self._allocating = False
@@ -174,7 +180,8 @@ class Journal:
         # that: else a small record would wait for the present commit, the one of much, and its own.
         if not self._flush_scheduled and (not self._committing or self._seals_early):
             self._flush_scheduled = True
-            self._committer.schedule(self._flush)
+            if not self.gathers:
+                self._committer.schedule(self._flush)
         return location
 
     @property
@@ -185,6 +192,7 @@ class Journal:
 
     def flush(self) -> None:
         """Give the writer now what was appended, instead of after this turn of the loop."""
+        self.gathers = False
         if self._flush_scheduled:
             self._flush()
 
@@ -257,10 +265,6 @@ class Journal:
 
     # --- space ------------------------------------------------------------------------------------
 
-    def retain(self, position: int, span: int) -> None:
-        """These bytes of the log live, until they are released."""
-        self._space.retain(position, span)
-
     def release(self, position: int, span: int) -> None:
         if self._space.release(position, span, self._log.tail) and self._error is None:
             self._recycle()
@@ -290,7 +294,7 @@ class Journal:
     def _create(self) -> None:
         try:
             self._created = self._store.create()
-        except OSError:
+        except (OSError, MemoryError):
             self._created = None
 
     def _grown(self) -> None:
@@ -399,7 +403,12 @@ class Journal:
                 self._committer.submit(self._write_last, self._written)
         finally:  # whatever fails, like want of memory: who opens the directory next must find it free
             try:
-                self._committer.close()
+                while True:  # descriptors that are closed under a writer are soon those of other files
+                    try:
+                        self._committer.close()
+                        break
+                    except NO_MEMORY:
+                        time.sleep(AGAIN_S)
             finally:
                 self._store.close()
 

@@ -1,7 +1,9 @@
 """The real committer: one writer thread and one allocator thread beside an event loop.
 
 Guarantees
-    The loop never waits for the disk. Both threads are joined by `close`; none is left behind.
+    1. The loop never waits for the disk. Both threads are joined by `close`; none is left behind.
+    2. Without memory or descriptors the first work is refused, and nothing is left of the attempt; later the threads
+       pause, and go on where they were. `close` that raised for want of memory is called again, and goes on.
 
 Rules
     1. The only place in the journal that knows an event loop, and of it only `call_soon`,
@@ -20,9 +22,11 @@ import os
 import queue
 import select
 import threading
+import time
 from collections import deque
 
 from clarion.journal.committer import Work
+from clarion.threads import AGAIN_S, NO_MEMORY, SureThread
 
 IDLE_SECONDS = 0.02
 """So long without work, and the writer notes what is durable. Shorter would dirty the header's page
@@ -30,6 +34,16 @@ between any two lone commits, and each sync would write it too."""
 PAUSE_SECONDS = 0.2
 
 _Job = tuple[Work, Work]
+
+
+class _InHand:
+    """What a thread is doing, and how far it is."""
+
+    __slots__ = ("job", "posted", "worked")
+
+    def __init__(self) -> None:
+        self.job: _Job | None = None
+        self.worked = self.posted = False
 
 
 class ThreadCommitter:
@@ -43,9 +57,12 @@ class ThreadCommitter:
         self._scheduled: deque[Work] = deque()
         self._closing = threading.Event()
         self._idle: Work | None = None
-        self._writer = threading.Thread(target=self._write, name="journal-writer")
-        self._allocator = threading.Thread(target=self._allocate, name="journal-allocator")
+        self._writer = SureThread(self._write, "journal-writer")
+        self._allocator = SureThread(self._allocate, "journal-allocator")
+        self._writing, self._allocating = _InHand(), _InHand()
+        self._poll: select.epoll | None = None
         self._writer_bell = self._loop_bell = -1
+        self._is_down = False
         self._thread = 0
         """The loop's; 0 before the first work."""
 
@@ -75,25 +92,51 @@ class ThreadCommitter:
         return not self._closing.wait(PAUSE_SECONDS)
 
     def close(self) -> None:
-        if self._thread and not self._closing.is_set():
-            self._run_scheduled()
-            self._closing.set()
-            self._allocations.put(None)
-            self._allocator.join()
-            self._run_completed()
+        if not self._thread or self._is_down:
+            return
+        self._run_scheduled()
+        self._closing.set()
+        self._allocations.put(None)
+        self._allocator.join()
+        self._run_completed()
+        self._end_writer()
+        self._run_completed()
+        self._take_down()
+        self._is_down = True
+
+    def _end_writer(self) -> None:
+        if self._writer.is_alive():
             self._jobs.append(None)
             os.eventfd_write(self._writer_bell, 1)
             self._writer.join()
-            self._run_completed()
-            self._take_down()
 
     def _start(self) -> None:
-        self._thread = threading.get_ident()
-        self._writer_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._loop_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._loop.add_reader(self._loop_bell, self._rung)
-        self._writer.start()
-        self._allocator.start()
+        """All of it, or nothing."""
+        try:
+            self._writer_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._loop_bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._poll = select.epoll()
+            # By edges, so that nobody need read it: one system call, with a time limit, for one piece of work.
+            self._poll.register(self._writer_bell, select.EPOLLIN | select.EPOLLET)
+            self._loop.add_reader(self._loop_bell, self._rung)
+            self._writer.start()
+            self._allocator.start()
+            self._thread = threading.get_ident()
+        except BaseException:
+            while True:
+                try:
+                    self._undo()
+                    break
+                except NO_MEMORY:
+                    time.sleep(AGAIN_S)
+            raise
+
+    def _undo(self) -> None:
+        self._end_writer()
+        self._let_go()
+        self._jobs.clear()
+        self._writer = SureThread(self._write, "journal-writer")
+        self._allocator = SureThread(self._allocate, "journal-allocator")
 
     def _take_down(self) -> None:
         """The loop lets its bell go before that is closed, and must do so in its own thread."""
@@ -108,12 +151,18 @@ class ThreadCommitter:
                 self._close_bells()
 
     def _let_go(self) -> None:
-        self._loop.remove_reader(self._loop_bell)
+        if self._loop_bell >= 0:
+            self._loop.remove_reader(self._loop_bell)
         self._close_bells()
 
     def _close_bells(self) -> None:
-        os.close(self._loop_bell)
-        os.close(self._writer_bell)
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.close()
+        for bell in self._loop_bell, self._writer_bell:
+            if bell >= 0:
+                os.close(bell)
+        self._loop_bell = self._writer_bell = -1
 
     def _rung(self) -> None:
         os.eventfd_read(self._loop_bell)
@@ -132,12 +181,11 @@ class ThreadCommitter:
             callback()
 
     def _write(self) -> None:
-        jobs = self._jobs
-        wait_seconds: float | None = None
-        with select.epoll() as bell:
-            # By edges, so that nobody need read it: one system call, with a time limit, for one piece of work.
-            bell.register(self._writer_bell, select.EPOLLIN | select.EPOLLET)
-            while True:
+        jobs, hand, bell = self._jobs, self._writing, self._poll
+        assert bell is not None
+        wait_seconds: float | None = IDLE_SECONDS if hand.job is not None else None
+        while True:
+            if hand.job is None:
                 if not jobs:
                     rung = bell.poll(wait_seconds, 1)
                     if not rung and not jobs:
@@ -148,14 +196,33 @@ class ThreadCommitter:
                 job = jobs.popleft()
                 if job is None:
                     return
-                work, done = job
-                work()
-                self.post(done)
-                wait_seconds = IDLE_SECONDS
+                hand.job = job
+            self._finish(hand, hand.job[0])
+            wait_seconds = IDLE_SECONDS
 
     def _allocate(self) -> None:
-        while (job := self._allocations.get()) is not None:
-            work, done = job
-            if not self._closing.is_set():
-                work()
-            self.post(done)
+        hand = self._allocating
+        while True:
+            if hand.job is None:
+                job = self._allocations.get()
+                if job is None:
+                    return
+                hand.job = job
+            self._finish(hand, _nothing if self._closing.is_set() else hand.job[0])
+
+    def _finish(self, hand: _InHand, work: Work) -> None:
+        """Each step once, however often there is no memory for it."""
+        assert hand.job is not None
+        if not hand.worked:
+            work()
+            hand.worked = True
+        if not hand.posted:
+            self._completed.append(hand.job[1])
+            hand.posted = True
+        os.eventfd_write(self._loop_bell, 1)
+        hand.worked = hand.posted = False
+        hand.job = None
+
+
+def _nothing() -> None:
+    return None

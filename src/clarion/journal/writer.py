@@ -27,6 +27,7 @@ from clarion.journal.layout import HINT_OFFSETS, Checkpoints, Hint, encode_hint
 from clarion.journal.options import Probe
 from clarion.journal.record import Buffer
 from clarion.journal.store import Store
+from clarion.threads import NO_MEMORY
 
 COMMITS_REMEMBERED = 1_000
 
@@ -68,9 +69,16 @@ class Writer:
         self._last: Group | None = None
         self._hinted: Hint | None = None
         self._hint_turn = 0
+        self._starved = JournalFailed(operation="write", detail="no memory")
 
     def run(self) -> None:
         """Commit until nothing is sealed. `on_progress` is posted when more is still to come."""
+        try:
+            self._run()
+        except NO_MEMORY:  # nobody knows how far it came
+            self.failure = self._starved
+
+    def _run(self) -> None:
         sealed = self.sealed
         while sealed and self.failure is None:
             started_ns = time.perf_counter_ns()

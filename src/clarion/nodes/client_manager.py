@@ -53,6 +53,7 @@ class ClientManager:
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.bus = bus
         self.settings = settings.client_manager
         self.now_ms = clock or self._loop_ms
         self.relay = Relay(bus, identity, registry, self.now_ms, self.settings.answer_ms)
@@ -179,11 +180,12 @@ class ClientManager:
 
     def will_flush(self, connection: Connection) -> None:
         """Write what this connection has queued, once all that happens in this turn has happened."""
-        if not self._to_flush:
+        if not self._to_flush and not self.relay.in_burst:
             self.loop.call_soon(self._flush)
         self._to_flush.append(connection)
 
     def _flush(self) -> None:
+        self.relay.in_burst = False
         connections, self._to_flush = self._to_flush, []
         for connection in connections:
             connection.dirty = False

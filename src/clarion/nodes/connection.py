@@ -93,7 +93,11 @@ class Connection(asyncio.Protocol):
             self.ready = True
             manager.sweeper.schedule(self, self._tick_ms())
         manager.frames_in.total += len(received)
-        self._handle(received)
+        manager.bus.hold()
+        try:
+            self._handle(received)
+        finally:
+            manager.bus.release()
 
     def _handle(self, received: list[Frame]) -> None:
         """Handle some frames now; the rest, if there is one, when others had their turn."""
@@ -154,15 +158,18 @@ class Connection(asyncio.Protocol):
         """Queue a frame; it is written at the end of this turn of the loop."""
         if not self.closing:
             self.engine.send(kind, channel, parts, flags)
-            self._manager.frames_out.total += 1
+            manager = self._manager
+            manager.frames_out.total += 1
             if not self.dirty:
                 self.dirty = True
-                self._manager.will_flush(self)
+                manager.will_flush(self)
 
     def flush(self) -> None:
         """Write all that is queued."""
-        transport, outgoing = self._transport, self.engine.take_outgoing()
+        transport, engine = self._transport, self.engine
+        outgoing = engine.outgoing
         if outgoing and transport is not None:
+            engine.outgoing = []
             self._manager.bytes_out.total += sum(map(len, outgoing))
             transport.writelines(outgoing)
             if self.paused and not self.closing:

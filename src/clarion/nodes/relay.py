@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from clarion import ids, limits
+from clarion import limits
 from clarion.bus.interface import Bus, Subscription
 from clarion.errors import BadName, ClarionError, MessageTooLarge, NotReady
 from clarion.instruments import Registry
@@ -55,6 +55,8 @@ class Relay:
         self._congested: list[tuple[Session, int, bytes]] = []
         self._congested_streams: dict[tuple[Session, bytes], None] = {}
         self.sessions: dict[int, Session] = {}
+        self.in_burst = False
+        """Commands are being handed out by the bus, which says when it was the last one (`Bus.after_burst`)."""
         self._before_relay = registry.test_point("cm.before_relay", meaning="a client's frame is about to be relayed")
         self._before_reply = registry.test_point("cm.before_reply", meaning="a command is about to reach its client")
 
@@ -143,7 +145,7 @@ class Relay:
     def _take_batch(self, session: Session, batch_bytes_max: int, kind: int, payload: memoryview) -> bool:
         """Whether a batch is to be relayed; if not, it is answered, or dropped as one that follows a refused one."""
         batch = gateway.check_publish(kind, payload, session.producer)
-        first = ids.sequence_of(batch.first_id)
+        first = batch.first_id - session.producer
         try:
             if batch.size > batch_bytes_max:
                 raise MessageTooLarge(size=batch.size, limit=batch_bytes_max)
@@ -192,6 +194,7 @@ class Relay:
     # --- from message managers ------------------------------------------------------------------------
 
     def _from_bus(self, data: bytes) -> None:
+        self.in_burst = True
         kind, flags, identity, payload = commands.decode(data)
         session = self.sessions.get(identity)
         if session is None:
@@ -207,7 +210,7 @@ class Relay:
         except Exception as error:
             connection.fault(error)
             return
-        if not session.awaits:
+        if self._awaiting and not session.awaits:
             self._awaiting.discard(session)
         if relay:
             connection.reply(kind, session.channel, [payload], flags)

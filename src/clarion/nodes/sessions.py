@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,7 +30,7 @@ REQUESTS_UNANSWERED_MAX = 1_024
 """Requests of one session that wait for an answer."""
 
 
-class _Sent(NamedTuple):
+class _Sent(msgspec.Struct, frozen=True, gc=False):
     destination: str
     size: int
     messages: int

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import add
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
@@ -46,10 +47,6 @@ assert HEADER_BYTES == 80
 
 _CRC = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
-
-
-def _padded(size: int) -> int:
-    return (size + 3) & ~3
 
 
 class Batch:
@@ -82,8 +79,11 @@ class Batch:
     expiry_first_ms: int
     expiry_last_ms: int
 
-    def __init__(self, buffer: Buffer) -> None:
-        """Trusts the buffer: for bytes that were parsed before (journal, bus, own encoding)."""
+    def __init__(self, buffer: Buffer, fixed: tuple[Any, ...] | None = None) -> None:
+        """Trusts the buffer: for bytes that were parsed before (journal, bus, own encoding).
+
+        `fixed`: the fields of the header, for who has them already.
+        """
         (
             _crc,
             self.size,
@@ -101,12 +101,12 @@ class Batch:
             name_bytes,
             _zero,
             _zero2,
-        ) = HEADER.unpack_from(buffer)
+        ) = fixed or HEADER.unpack_from(buffer)
         view = memoryview(buffer)
         self.buffer: memoryview = view
         self.first_id = int.from_bytes(first_id, "big")
         self.destination = bytes(view[HEADER_BYTES : HEADER_BYTES + name_bytes])
-        self._columns_at = HEADER_BYTES + _padded(name_bytes)
+        self._columns_at = HEADER_BYTES + ((name_bytes + 3) & ~3)
         self._data_at = self._columns_at + 4 * (self.count + 1) + 4 * self.count * self.flags.bit_count()
 
     @classmethod
@@ -117,12 +117,12 @@ class Batch:
             raise BadBatch(detail=f"{size} bytes are shorter than any batch")
         if size > limits.BATCH_BYTES_MAX:
             raise MessageTooLarge(size=size, limit=limits.BATCH_BYTES_MAX)
-        batch = cls(buffer)
-        batch._check(size)
+        fixed = HEADER.unpack_from(buffer)
+        batch = cls(buffer, fixed)
+        batch._check(size, fixed)
         return batch
 
-    def _check(self, size: int) -> None:
-        fixed = HEADER.unpack_from(self.buffer)
+    def _check(self, size: int, fixed: tuple[Any, ...]) -> None:
         if fixed[2] != MAGIC or fixed[3] != VERSION:
             raise BadBatch(detail=f"magic {fixed[2]:#x} version {fixed[3]} is not a batch of version {VERSION}")
         if self.size != size:
@@ -195,6 +195,11 @@ class Batch:
     def groups(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
         """A hash of each message's group, 0 for none. Only if `flags & GROUPS`."""
         columns = 1 + (self.flags & HEADERS)
+        return self._column(self._columns_at + 4 + 4 * self.count * columns, self.count)
+
+    def time_deltas(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        """When each message was handed over, in milliseconds after `created_ms`. Only if `flags & TIMES`."""
+        columns = 1 + (self.flags & (HEADERS | GROUPS)).bit_count()
         return self._column(self._columns_at + 4 + 4 * self.count * columns, self.count)
 
     def id_deltas(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
@@ -358,12 +363,61 @@ def encode(
         if column is not None:
             flags |= flag
             columns.append(array("I", column).tobytes())
-    name = destination.ljust(_padded(len(destination)), b"\0")
-    size = HEADER_BYTES + len(name) + len(offsets) + 4 * count * len(columns) + _CRC.unpack_from(offsets, 4 * count)[0]
+    return assemble(
+        destination,
+        first_id,
+        count,
+        flags,
+        (offsets, *columns),
+        records,
+        priority=priority,
+        created_ms=created_ms,
+        deliver_at_ms=deliver_at_ms,
+        expiry_first_ms=expiry_first_ms,
+        expiry_last_ms=expiry_last_ms,
+    )
+
+
+def encode_lone(destination: bytes, first_id: int, body: bytes, created_ms: int) -> bytearray:
+    """`encode` of one message without anything but its body: the same bytes in half the time."""
+    name_bytes, body_bytes = len(destination), len(body)
+    name = destination.ljust((name_bytes + 3) & ~3, b"\0")
+    buffer = bytearray().join(
+        (
+            HEADER.pack(
+                0, HEADER_BYTES + len(name) + _PAIR.size + body_bytes, MAGIC, VERSION, limits.PRIORITY_DEFAULT, 0,
+                first_id.to_bytes(16, "big"), 1, 0, created_ms, 0, 0, 0, name_bytes, 0, 0,
+            ),
+            name,
+            _PAIR.pack(0, body_bytes),
+            body,
+        )
+    )  # fmt: skip
+    _CRC.pack_into(buffer, 0, crc32c(memoryview(buffer)[4:]))
+    return buffer
+
+
+def assemble(
+    destination: bytes,
+    first_id: int,
+    count: int,
+    flags: int,
+    columns: Sequence[Buffer],
+    records: Iterable[Buffer],
+    *,
+    priority: int = limits.PRIORITY_DEFAULT,
+    created_ms: int = 0,
+    deliver_at_ms: int = 0,
+    expiry_first_ms: int = 0,
+    expiry_last_ms: int = 0,
+) -> bytearray:
+    """One batch of columns and records that are encoded already: `flags` says which columns follow the offsets."""
+    name = destination.ljust((len(destination) + 3) & ~3, b"\0")
+    size = HEADER_BYTES + len(name) + sum(map(len, columns)) + _CRC.unpack_from(columns[0], 4 * count)[0]
     header = HEADER.pack(
         0, size, MAGIC, VERSION, priority, flags, first_id.to_bytes(16, "big"), count, 0,
         created_ms, deliver_at_ms, expiry_first_ms, expiry_last_ms, len(destination), 0, 0,
     )  # fmt: skip
-    buffer = bytearray().join((header, name, offsets, *columns, *records))
+    buffer = bytearray().join((header, name, *columns, *records))
     _CRC.pack_into(buffer, 0, crc32c(memoryview(buffer)[4:]))
     return buffer

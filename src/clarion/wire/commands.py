@@ -13,6 +13,7 @@ too) and `SESSION_FLOW` (its client does not read as fast as it is sent to: deli
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from clarion.wire.batch import Buffer
 HEAD = struct.Struct("<BBHI16s")
 HEAD_BYTES = HEAD.size
 assert HEAD_BYTES == 24
+_unpack_head = HEAD.unpack_from
+_new_command = tuple.__new__
 
 SESSION_ENDED = 100
 """From a client manager: payload {clean: bool, producer: 16 bytes}."""
@@ -41,15 +44,16 @@ class Command(NamedTuple):
     payload: memoryview
 
 
-def encode(kind: int, session: int, parts: list[Buffer], flags: int = 0) -> bytes:
+def encode(kind: int, session: int, parts: Sequence[Buffer], flags: int = 0) -> bytes:
     """One command as it goes over the bus."""
     return b"".join((HEAD.pack(kind, flags, 0, 0, session.to_bytes(16, "big")), *parts))
 
 
 def decode(data: Buffer) -> Command:
     """The inverse of `encode`."""
-    kind, flags, _zero, _zero2, session = HEAD.unpack_from(data)
-    return Command(kind, flags, int.from_bytes(session, "big"), memoryview(data)[HEAD_BYTES:])
+    kind, flags, _zero, _zero2, session = _unpack_head(data)
+    # `Command(…)` without its call: every message is decoded twice.
+    return _new_command(Command, (kind, flags, int.from_bytes(session, "big"), memoryview(data)[HEAD_BYTES:]))
 
 
 @lru_cache(maxsize=1_024)

@@ -34,8 +34,11 @@ class Nowhere:
         self.loop = loop
         self.welcome = Welcome(1, "nowhere", 10_000, limits.BATCH_BYTES_MAX, limits.PRODUCER_WINDOW_BYTES)
         self.writable = True
+        self.scheduled = False
         self.failure = None
         self.sent: list[tuple[int, list[Buffer]]] = []
+
+    def write(self) -> None: ...
 
     def wake(self) -> None: ...
 

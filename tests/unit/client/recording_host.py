@@ -95,6 +95,7 @@ class RecordingHost:
         self.loop: Any = self.still
         self.welcome = Welcome(1, "recording", 10_000, batch_bytes_max, window)
         self.writable = True
+        self.scheduled = False
         self.failure: ClarionError | None = None
         self.answering = answering
         """Answer at once, in turns of the running loop."""
@@ -123,6 +124,8 @@ class RecordingHost:
         if self.answering:
             asyncio.get_running_loop().call_soon(self._answer, sent)
 
+    def write(self) -> None: ...
+
     def register(self, session: object) -> None: ...
 
     def forget(self, channel: int) -> None: ...
@@ -137,14 +140,14 @@ class RecordingHost:
         return self.sent
 
     def _answer(self, sent: Sent) -> None:
-        self.published(sent)
-        self.turn()
+        if self.published(sent):
+            self.turn()
 
     # --- what a broker says ---------------------------------------------------------------------------
 
-    def published(self, *sent: Sent) -> None:
+    def published(self, *sent: Sent) -> bool:
         entries = b"".join(frames.SETTLED.pack(one.first, one.count, 0) for one in sent)
-        self.publisher._published(memoryview(entries))
+        return self.publisher._published(memoryview(entries))
 
     def failed(self, sent: Sent, error: ClarionError) -> None:
         said = frames.SETTLED.pack(sent.first, sent.count, 0) + frames.pack(frames.error_facts(error))

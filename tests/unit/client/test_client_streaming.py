@@ -47,7 +47,7 @@ class Broker:
         self.sent_bytes = 0
         self.dropped: list[bytes] = []
         self._waits: set[bytes] = set()
-        self._scheduled = False
+        self.scheduled = False
         self._inbox: list[tuple[int, bytes]] = []
         """What the client sent that is not answered."""
 
@@ -57,13 +57,15 @@ class Broker:
     def writable(self) -> bool:
         return self.linked
 
+    def write(self) -> None: ...
+
     def wake(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self.scheduled = False
         if self.session is not None and self.linked:
             self.session._turn()
         self.loop.call_soon(self._live)

@@ -29,12 +29,15 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.welcome = Welcome(1, "test", 10_000, limits.BATCH_BYTES_MAX, window_bytes)
         self.writable = True
+        self.scheduled = False
         self.failure: ClarionError | None = None
         self.opened: list[dict[str, Any]] = []
         self.sent: list[tuple[int, Batch]] = []
         """Floor and batch."""
         self.closes = 0
         self.sender = NumberedSender(self, 1, PRODUCER, limits.CLIENT_BUFFER_BYTES, settled_below)
+
+    def write(self) -> None: ...
 
     def wake(self) -> None:
         self.loop.call_soon(self.sender._turn)

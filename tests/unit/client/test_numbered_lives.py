@@ -56,6 +56,7 @@ class Life:
         self.loop = asyncio.get_running_loop()
         self.welcome = Welcome(1, "test", 10_000, limits.BATCH_BYTES_MAX, limits.PRODUCER_WINDOW_BYTES)
         self.writable = True
+        self.scheduled = False
         self.failure: ClarionError | None = None
         self._memory = memory
         self._rng = rng
@@ -63,6 +64,8 @@ class Life:
         self._sparse = sparse
         """Half of what is sent has gaps."""
         self.sender = NumberedSender(self, 1, PRODUCER, limits.CLIENT_BUFFER_BYTES, settled_below)
+
+    def write(self) -> None: ...
 
     def wake(self) -> None:
         self.loop.call_soon(self.sender._turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion import limits
+from clarion import ids, limits
 from clarion.client import publisher, sender
-from clarion.errors import BadArgument, BadName, MessageTooLarge
+from clarion.errors import BadArgument, BadName, Blocked, MessageTooLarge
 from clarion.message import group_hash
 from clarion.wire import frames
 from clarion.wire.batch import GROUPS, HEADERS
-from tests.unit.client.recording_host import RecordingHost
+from tests.unit.client.recording_host import PRODUCER, RecordingHost
 
 START_MS = 1_800_000_000_000
 
@@ -261,3 +262,78 @@ def test_b04_whatever_is_sent_every_batch_tells_the_truth(steps: list[tuple[str,
         groups = [options.get("group") for _, options in sent]
         assert one.groups == ([group_hash(name) if name else 0 for name in groups] if any(groups) else None)
     assert got == wanted
+
+
+def test_b04_a_lone_message_after_a_lone_one_does_not_wait_for_the_turn() -> None:
+    async def main() -> None:
+        host = RecordingHost()
+        sending: list[asyncio.Task[str]] = []
+
+        async def send(*bodies: bytes) -> int:
+            """How many batches have left before the turn."""
+            before = len(host.sent)
+            sending[:] = [asyncio.create_task(host.publisher.send("q", body)) for body in bodies]
+            await asyncio.sleep(0)
+            return len(host.sent) - before
+
+        async def answered() -> None:
+            while not all(task.done() for task in sending):
+                host.turn()
+                host.published(*[one for one in host.sent if one.first in host.publisher._by_first])
+                await asyncio.sleep(0)
+
+        assert await send(b"0") == 0  # nothing is known yet
+        await answered()
+        assert await send(b"1") == 1
+        await answered()
+        assert await send(b"2", b"3", b"4") == 1  # nobody can know that more are to come …
+        host.turn()
+        assert len(host.sent) == 3  # … but they go together, when the first one is answered
+        await answered()
+        assert await send(b"5", b"6") == 0  # and from then on
+        await answered()
+        host.scheduled = True
+        assert await send(b"7") == 0  # whatever waits for the turn goes first
+        await answered()
+        assert [one.bodies for one in host.sent] == [
+            [b"0"], [b"1"], [b"2"], [b"3", b"4"], [b"5", b"6"], [b"7"],
+        ]  # fmt: skip
+        assert await sending[0] == ids.format_id(PRODUCER + 8)
+
+    asyncio.run(main())
+
+
+def test_b04_a_lone_message_that_fails_is_told_once() -> None:
+    async def main() -> None:
+        host = RecordingHost()
+        first = asyncio.create_task(host.publisher.send("q", b"0"))
+        await asyncio.sleep(0)
+        host.turn()
+        host.published(host.sent[0])
+        await first
+        second = asyncio.create_task(host.publisher.send("q", b"1"))
+        await asyncio.sleep(0)
+        host.failed(host.sent[1], Blocked(destination="q", detail="full"))
+        with pytest.raises(Blocked):
+            await second
+        host.publisher._failures.tell()  # by nobody else
+
+    asyncio.run(main())
+
+
+def test_b04_senders_that_take_turns_come_to_share_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        host = RecordingHost(answering=True)
+        answer, loop = host._answer, asyncio.get_running_loop()
+        monkeypatch.setattr(host, "_answer", lambda sent: loop.call_soon(answer, sent))  # no answer within a turn
+
+        async def work(number: int, messages: int) -> None:
+            for _ in range(messages):
+                await host.publisher.send("q", b"%d" % number)
+
+        await work(0, 3)
+        await asyncio.gather(*(work(number, 20) for number in range(5)))
+        # The first message of five went at once, the others with the next one of its sender: all in step.
+        assert [one.count for one in host.sent[3:]] == [1, *[5] * 19, 4]
+
+    asyncio.run(main())

@@ -86,6 +86,25 @@ def test_b02_what_another_selector_has_not_come_to_can_be_claimed() -> None:
     assert ready == [(1, 2), (5, 6)]
 
 
+def test_b04_who_claims_a_part_of_a_group_gets_no_more_of_it_while_another_holds_the_rest() -> None:
+    subscription = queue()
+    owner, back = consumer_of(subscription, 1), consumer_of(subscription, 2)
+    subscription.attach(owner)
+    view, group = owner.view, 7
+    assert view is not None
+    subscription.groups.known.put(1, 6, group)
+    view.owners[group] = owner
+    deliver(owner, 1, 6)
+    assert subscription.attach(back, [(1, 3)]) == [(1, 3)]
+    subscription.leave(owner)  # and keeps the rest of the group
+    assert view.owners.get(group) is None
+    assert subscription.groups.holder(group, view) is owner  # what is next waits for it
+    subscription.confirm([(3, 6)], 6)
+    assert subscription.groups.holder(group, view) is back
+    subscription.confirm([(1, 3)], 6)
+    assert subscription.groups.holder(group, view) is None
+
+
 # --- times --------------------------------------------------------------------------------------------
 
 

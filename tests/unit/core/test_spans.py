@@ -11,7 +11,8 @@ from clarion.core.confirmed import Confirmed
 from clarion.core.spans import Spans
 
 RANGES = st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
-STEPS = st.lists(st.tuples(st.sampled_from(["put", "take", "update", "cut"]), RANGES, st.integers(0, 2)), max_size=40)
+KINDS = ["put", "take", "update", "cut", "go on"]
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), RANGES, st.integers(0, 2)), max_size=40)
 
 
 @given(STEPS)
@@ -27,6 +28,12 @@ def test_a08_spans_behave_like_a_dictionary_of_integers(steps: list[tuple[str, t
         elif what == "update":
             spans.update(first, end, lambda old: old + 1)
             model |= {n: model.get(n, 0) + 1 for n in range(first, end)}
+        elif what == "go on":
+            start = max(model, default=0) + 1 - value  # where it ends, or a little before
+            floor = start + end - first - 2
+            if spans.go_on(start, start + end - first, floor):
+                model |= dict.fromkeys(range(start, start + end - first), 0)
+                model = {n: v for n, v in model.items() if n >= floor}
         else:
             spans.cut_below(first)
             model = {n: v for n, v in model.items() if n >= first}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clarion import limits
 from clarion.errors import BadBatch, ClarionError, MessageTooLarge
 from clarion.message import Headers, decode_headers, encode_headers
-from clarion.wire.batch import Batch, encode
+from clarion.wire.batch import Batch, encode, encode_lone
 
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
 FIRST_ID = (3 << 118) + (5 << 104) + (77 << 64) + (2 << 48) + 1_000
@@ -122,3 +122,10 @@ def test_b01_a_batch_over_the_limit_is_refused_with_its_size() -> None:
     with pytest.raises(MessageTooLarge) as caught:
         Batch.parse(buffer)
     assert caught.value.facts["limit"] == limits.BATCH_BYTES_MAX
+
+
+@given(st.binary(min_size=1, max_size=40), st.binary(max_size=300), st.integers(0, 1 << 45))
+def test_b04_a_lone_message_is_encoded_to_the_same_bytes(name: bytes, body: bytes, created_ms: int) -> None:
+    lone = encode_lone(name, FIRST_ID, body, created_ms)
+    assert lone == encode(name, FIRST_ID, [body], created_ms=created_ms)
+    assert bytes(Batch.parse(lone).record(0)[1]) == body

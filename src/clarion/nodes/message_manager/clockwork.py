@@ -112,14 +112,33 @@ class Clockwork:
     async def _expire(self, destination: Destination, now_ms: int) -> None:
         """Set aside what has expired, whoever would have received it; what is in flight may still be confirmed."""
         try:
-            due = [(first, end) for first, end, step in destination.expiring if step <= now_ms]
+            held = destination.held_below()
+            due = [(max(first, held), end) for first, end, step in destination.expiring if step <= now_ms]
             for first, end in due:
                 await self._expire_run(destination, first, min(end, destination.visible), now_ms)
-            times = [step for _, _, step in destination.expiring]
-            destination.expiry_next_ms = min(times, default=0)
+            self._expect_next(destination)
         finally:
             self._expiring.discard(destination.identity)
         self.look(destination)
+
+    @staticmethod
+    def _expect_next(destination: Destination) -> None:
+        """When something expires next that no reader holds."""
+        held = destination.held_below()
+        destination.expiry_next_ms = min((step for _, end, step in destination.expiring if end > held), default=0)
+
+    def released(self, destination: Destination) -> None:
+        """A reader has let go: what expired meanwhile is not held any more."""
+        if destination.expiring:
+            self._expect_next(destination)
+            self.look(destination)
+
+    async def set_aside(self, destination: Destination, first: int) -> None:
+        """What has expired by now from sequence `first` on is out of sight when this returns."""
+        now_ms = self._host.now_ms()
+        due = [(max(low, first), end) for low, end, step in destination.expiring if end > first and step <= now_ms]
+        for low, end in due:
+            await self._expire_run(destination, low, min(end, destination.visible), now_ms)
 
     async def _expire_run(self, destination: Destination, first: int, end: int, now_ms: int) -> None:
         at = first

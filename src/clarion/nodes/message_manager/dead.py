@@ -166,8 +166,11 @@ class Dead:
         subscription = source.subscriptions[QUEUE_SUBSCRIPTION]
         target_named = None if to is None else host.resolve(to)
         wanted = None if sequences is None else set(sequences)
+        lowest, highest = subscription.confirmed.floor, source.visible
+        if wanted is not None:  # not all dead messages for a few of them
+            lowest, highest = max(lowest, min(wanted, default=highest)), min(highest, max(wanted, default=0) + 1)
         sent = 0
-        for first, end in subscription.confirmed.gaps(subscription.confirmed.floor, source.visible):
+        for first, end in subscription.confirmed.gaps(lowest, highest):
             at = first
             while at < end:
                 found = await host.reader.batch(source, at)

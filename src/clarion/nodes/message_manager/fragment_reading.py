@@ -1,15 +1,13 @@
 """Large bodies for those who read them: the verb `fragment`, off the event loop, sessions in turn.
 
 Rules
-    1. A session whose connection is full is passed over until it has drained, so nothing piles up for a slow reader.
-    2. So many reads at a time over all sessions, each of one fragment's size: neither memory nor other reads suffer.
-    3. A fragment that compaction moved while it was read is read again where it is now.
+    1. One answer is of one fragment's size; `Turns` bounds how many are made at a time, and for whom.
+    2. A fragment that compaction moved while it was read is read again where it is now.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,12 +19,12 @@ from clarion.errors import BadArgument, ClarionError, NoSuchStream, RecordDamage
 from clarion.journal import Kind as JournalKind
 from clarion.nodes.message_manager.arguments import counted, find, number
 from clarion.nodes.message_manager.sessions import Session
+from clarion.nodes.message_manager.turns import Turns
 
 if TYPE_CHECKING:
     from clarion.nodes.message_manager.host import MessageManager
 
 READERS = 2
-_BUS_WAITING_BYTES_MAX = 8 * limits.MIB
 _PIECES_MAX = 16
 """Fragments that one answer is put together from: they are usually as large as it, or begin elsewhere."""
 
@@ -45,9 +43,9 @@ class FragmentReading:
     def __init__(self, host: MessageManager) -> None:
         self._host = host
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="clarion-fragment")
-        self._queues: OrderedDict[int, deque[_Wanted]] = OrderedDict()
-        """By session: the first has its turn next."""
-        self._reading = 0
+        self._turns = Turns(host, limits.FRAGMENT_READS_MAX)
+        self.pump = self._turns.pump
+        self.ended = self._turns.ended
 
     def ask(self, session: Session, request: int, arguments: dict[str, Any]) -> None:
         """The verb `fragment`: answered when it is its turn. Raises what is wrong with the arguments."""
@@ -55,31 +53,7 @@ class FragmentReading:
         sequence, offset = (counted(name, arguments[name]) for name in ("sequence", "offset"))
         size = number(arguments, "bytes", limits.FRAGMENT_BYTES_MAX)
         wanted = _Wanted(request, destination, sequence, offset, min(size, limits.FRAGMENT_BYTES_MAX))
-        self._queues.setdefault(session.identity, deque()).append(wanted)
-        self.pump()
-
-    def pump(self) -> None:
-        """Begin what may be begun now."""
-        sessions, bus = self._host.sessions, self._host.bus
-        passed = 0
-        while passed < len(self._queues) and self._reading < limits.FRAGMENT_READS_MAX:
-            if bus.waiting_bytes > _BUS_WAITING_BYTES_MAX:
-                return  # upkeep comes again
-            identity, queue = next(iter(self._queues.items()))
-            self._queues.move_to_end(identity)
-            session = sessions.find(identity)
-            if session is None or not queue:
-                del self._queues[identity]
-            elif session.paused:
-                passed += 1
-            else:
-                passed = 0
-                self._reading += 1
-                self._host.spawn(self._serve(identity, queue.popleft()))
-
-    def ended(self, session: Session) -> None:
-        """Nobody waits for its answers any more."""
-        self._queues.pop(session.identity, None)
+        self._turns.add(session, lambda: self._serve(session.identity, wanted))
 
     async def _serve(self, session: int, wanted: _Wanted) -> None:
         try:
@@ -88,9 +62,6 @@ class FragmentReading:
             self._host.fail(session, wanted.request, error)
         else:
             self._host.reply(session, wanted.request, {"data": data, "size": size})
-        finally:
-            self._reading -= 1
-        self.pump()
 
     async def _read(self, wanted: _Wanted) -> tuple[bytes, int]:
         """Bytes of a body, at most as many as are wanted, and how many there are in all."""

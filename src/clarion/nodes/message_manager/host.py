@@ -52,6 +52,8 @@ from clarion.nodes.message_manager.log import EntryLog
 from clarion.nodes.message_manager.looking import Looking
 from clarion.nodes.message_manager.merging import Merging
 from clarion.nodes.message_manager.publishing import Publishing
+from clarion.nodes.message_manager.ranging import Ranging
+from clarion.nodes.message_manager.readers import Readers
 from clarion.nodes.message_manager.reading import PageReader
 from clarion.nodes.message_manager.recovering import OpenJournal, files_of, options_of, probe_of, replay, report, retain
 from clarion.nodes.message_manager.requests import Requests
@@ -146,9 +148,11 @@ class MessageManager:
         self._ids = IdGenerator.begin(self.settings.node.site, self.settings.node.node, self.now_ms())
         self._own_producer, self._own_sequence = self._ids.next_producer(), 1
         self.publishing = Publishing(self)
-        self.log = EntryLog(self.journal, self.state, self._committed)
-        durable = self.journal.on_durable
-        self.journal.on_durable = lambda position: self._guarded(durable, position)
+        self.upkeep = Upkeep(self)
+        self.log = EntryLog(
+            self.journal, self.state, answer=self.publishing.answer, soon=self.soon, settled=self.upkeep.committed
+        )
+        self.journal.on_durable = self._on_durable
         self.journal.on_room = self.publishing.resume
         self.reader = PageReader(self.journal, self.cache, self._loop, self._fault)
         self.delivery = Delivery(self)
@@ -164,8 +168,9 @@ class MessageManager:
         self.streaming = Streaming(self)
         self.transacting = Transacting(self)
         self.slow = Slow(self)
-        self.upkeep = Upkeep(self)
         self.leasing = Leasing(self)
+        self.ranging = Ranging(self)
+        self.readers = Readers(self)
         self.looking = Looking(self)
         self.requests = Requests(self)
         self._handlers = {
@@ -221,6 +226,8 @@ class MessageManager:
             await self.reader.close()
             await self._loop.run_in_executor(None, self.streaming.reading.close)
         if hasattr(self, "journal"):
+            # Called by `close`, and in its thread, where nothing may be handed out.
+            self.journal.on_durable = lambda position: self._guarded(self.log.on_durable, position)
             await self._loop.run_in_executor(None, self.journal.close)
 
     def _fail_stop(self, error: ClarionError) -> None:
@@ -232,18 +239,31 @@ class MessageManager:
     def _receive(self, data: bytes) -> None:
         if self._failed:
             return
+        self.journal.gathers = True
         command = commands.decode(data)
         handler = self._handlers.get(command.type)
         if handler is None:
             event(_log, ERROR, "unknown_command", type=command.type)
             return
-        self._guarded(handler, command)
+        try:
+            handler(command)
+        except Exception as error:  # state may be half changed: stop, and recover what is durable
+            self._fault(error)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         try:
             work(*arguments)
-        except Exception as error:  # state may be half changed: stop, and recover what is durable
+        except Exception as error:
             self._fault(error)
+
+    def _on_durable(self, position: int) -> None:
+        self.bus.hold()
+        try:
+            self.log.on_durable(position)
+        except Exception as error:
+            self._fault(error)
+        finally:
+            self.bus.release()
 
     def _fault(self, error: BaseException) -> None:
         _log.error("fault", exc_info=error)
@@ -252,7 +272,7 @@ class MessageManager:
     def send(self, session: int, kind: int, parts: Sequence[Buffer]) -> None:
         """To a session, wherever it is."""
         if not self._failed:
-            self.bus.publish(commands.session_channel(session), commands.encode(kind, session, list(parts)))
+            self.bus.publish(commands.session_channel(session), commands.encode(kind, session, parts))
 
     def reply(self, session: int, request: int, result: object) -> None:
         """The answer to a request."""
@@ -280,6 +300,7 @@ class MessageManager:
     def _session_flow(self, command: commands.Command) -> None:
         self.consuming.flow(command)
         self.streaming.reading.pump()
+        self.ranging.pump()
 
     def _session_ended(self, command: commands.Command) -> None:
         facts = frames.unpack(command.payload)
@@ -291,6 +312,8 @@ class MessageManager:
         if session is not None:
             self.transacting.ended(session)
             self.consuming.ended(session)
+            self.readers.ended(session)
+            self.ranging.ended(session)
             self.publishing.ended(session, producer, clean)
             self.streaming.ended(session, producer, clean)
             self.watching.ended(identity)
@@ -366,6 +389,7 @@ class MessageManager:
         made = self.state.destinations[identity]
         self.retention.look(made)
         self.merging.created(made)
+        self.readers.created(made)
         return made
 
     def drop(self, destination: Destination) -> None:
@@ -426,9 +450,9 @@ class MessageManager:
         streams, destination.dropped_streams = destination.dropped_streams, []
         self.streaming.let_go(destination, streams)
 
-    def quota_bytes(self, destination: Destination) -> int:
+    def quota_bytes(self, destination: Destination, policy: Effective | None = None) -> int:
         """Its own quota, or half of what the journal can hold: one abandoned subscription leaves the rest."""
-        said = self.policy(destination).quota_bytes
+        said = (policy or self.policy(destination)).quota_bytes
         return said or destination.bytes_quota or self.upkeep.capacity_bytes // 2
 
     def release(self, destination: Destination, ranges: Sequence[Range] = ()) -> None:
@@ -489,7 +513,3 @@ class MessageManager:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fault(error)
-
-    def _committed(self) -> None:
-        self.publishing.flush()
-        self.upkeep.committed()

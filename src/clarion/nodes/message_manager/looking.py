@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from clarion import ids, limits
 from clarion.core.destination import Destination
-from clarion.core.entries import runs_of
-from clarion.core.subscription import Range, Subscription
-from clarion.core.view import Filter
+from clarion.core.subscription import Subscription
 from clarion.core.wellknown import DEAD
 from clarion.nodes.message_manager.arguments import Arguments, find, number
+from clarion.nodes.message_manager.ranging import Bounds, first_kept, owed_by_any
 from clarion.nodes.message_manager.subscribing import filter_of
-from clarion.wire.batch import Batch
 
 if TYPE_CHECKING:
     from clarion.nodes.message_manager.host import MessageManager
 
 _BROWSE_MESSAGES = 1_000
 _BROWSE_BYTES = limits.MIB
-_LOOKED_BYTES = 8
-"""What looking at a message for nothing takes of an answer's room."""
 _SLOW_MAX = 100
 _STREAMS_MAX = 4
 """Incomplete large bodies that a destination is described with: as many as `_DESCRIPTION_BYTES` hold."""
@@ -164,46 +159,14 @@ class Looking:
     async def _browse(self, arguments: Arguments) -> object:
         destination = find(self._host.state, arguments)
         selector = filter_of(arguments)
-        kept = destination.retained_from or destination.floor()
-        sequence = max(number(arguments, "from", 0), min(kept, destination.floor()), 1)
-        messages = min(number(arguments, "messages", _BROWSE_MESSAGES), limits.BATCH_MESSAGES_MAX)
-        room = min(number(arguments, "bytes", _BROWSE_BYTES), _BROWSE_BYTES)
-        slices: list[object] = []
-        while messages > 0 and room > 0 and sequence < destination.visible:
-            run = self._wanted(destination, sequence)
-            if run is None:
-                sequence = destination.visible
-                break
-            sequence, end = run
-            at = await self._host.reader.batch(destination, sequence)
-            if at is None:
-                following = destination.pages.following(sequence, 1)
-                sequence = following[0].first if following else destination.visible
-                continue
-            first, batch = at
-            stop = batch.fit(sequence - first, min(end - first, batch.count, sequence - first + messages), room)
-            if slices and batch.data_bytes(sequence - first, stop) > room:
-                break  # a large message comes alone, so that no reply is larger than a frame
-            for low, high in _selected(selector, batch, sequence - first, stop):
-                data = b"".join(batch.slice_parts(low, high))
-                slices.append((first + low, 1, False, data))
-                messages -= high - low
-                room -= len(data)
-            room -= _LOOKED_BYTES * (first + stop - sequence)
-            sequence = first + stop
-        return {"slices": slices, "next": sequence if sequence < destination.visible else None}
-
-    @staticmethod
-    def _wanted(destination: Destination, sequence: int) -> Range | None:
-        """The next run that some subscription has not confirmed, or that is retained."""
-        if destination.retained_from:
-            return (sequence, destination.visible) if sequence < destination.visible else None
-        runs = [
-            run
-            for subscription in destination.subscriptions.values()
-            if (run := subscription.confirmed.gap(sequence, destination.visible)) is not None
-        ]
-        return min(runs, default=None)
+        first = max(number(arguments, "from", 0), first_kept(destination), 1)
+        bounds = Bounds(
+            min(number(arguments, "messages", _BROWSE_MESSAGES), limits.BATCH_MESSAGES_MAX),
+            min(number(arguments, "bytes", _BROWSE_BYTES), _BROWSE_BYTES),
+        )
+        run, owed = (first, destination.visible), partial(owed_by_any, destination)
+        slices, at = await self._host.ranging.collect(destination, owed, run, bounds, selector)
+        return {"slices": slices, "next": at if at < destination.visible else None}
 
     async def _dead(self, arguments: Arguments) -> object:
         return await self._browse({**arguments, "destination": DEAD})
@@ -253,13 +216,6 @@ class Looking:
         }
 
 
-def _selected(selector: Filter | None, batch: Batch, first: int, end: int) -> list[Range]:
-    """The runs of [first, end) that a selector selects."""
-    if selector is None:
-        return [(first, end)]
-    return runs_of((np.flatnonzero(selector.matches(batch, first, end)) + first).tolist())
-
-
 def _describe_subscription(destination: Destination, subscription: Subscription) -> object:
     return {
         "name": subscription.name or None,
@@ -268,6 +224,7 @@ def _describe_subscription(destination: Destination, subscription: Subscription)
         "depth": subscription.depth(destination.tail),
         "in_flight": sum(consumer.held for consumer in subscription.consumers),
         "consumers": len(subscription.consumers),
+        "reader": subscription.reader != 0,
         "floor": subscription.confirmed.floor,
         "selector": subscription.selector or None,
     }

@@ -28,7 +28,7 @@ from clarion.errors import BadArgument, ClarionError, LimitReached, NoSuchSubscr
 from clarion.message import check_name
 from clarion.nodes.message_manager.consuming import credit_of
 from clarion.nodes.message_manager.sessions import Session
-from clarion.nodes.message_manager.subscribing import canonical, named, no_local_of
+from clarion.nodes.message_manager.subscribing import canonical, named, no_local_of, start_of
 from clarion.wire import frames
 
 if TYPE_CHECKING:
@@ -106,15 +106,17 @@ class Merging:
         for at in range(0, len(known), _SCANNED_MAX):
             if at:
                 yield
-            found += [one for one in known[at : at + _SCANNED_MAX] if self._matches(pattern, one)]
+            found += [one for one in known[at : at + _SCANNED_MAX] if self.matches(pattern, one)]
         result: dict[str, object] = {"destination": pattern.text, "kind": TOPIC, "held_merged": [], "destinations": 0}
         if merge.key not in self._live:
             return result
         made = map(state.destinations.get, range(next_destination, state.next_destination))
-        found += [one for one in made if one is not None and self._matches(pattern, one)]
+        found += [one for one in made if one is not None and self.matches(pattern, one)]
         self._check(found, wanted)
+        if wanted.get("durable") and self._host.readers.reads(wanted.get("subscription") or ""):
+            raise SubscriptionInUse(destination=pattern.text, subscription=wanted["subscription"])
         if wanted.get("durable"):
-            merge.durable = self._durable_number(pattern, wanted)
+            merge.durable = self.durable_number(pattern, wanted)
         self._live_patterns.add(merge.key, pattern)
         held = dict(wanted.get("held_merged") or ())
         claimed: list[object] = []
@@ -125,12 +127,13 @@ class Merging:
                     break
             there = [one for one in found[at : at + _MERGED_MAX] if state.destinations.get(one.identity) is one]
             for destination in there:
-                self._make_durable(merge, destination)
+                self.make_durable(merge.durable, wanted, destination)
             self._tell(merge, [self._merge(merge, one, held.get(str(one)) or (), claimed) for one in there])
         return {**result, "held_merged": claimed, "destinations": len(found)}
 
     @staticmethod
-    def _matches(pattern: Pattern, destination: Destination) -> bool:
+    def matches(pattern: Pattern, destination: Destination) -> bool:
+        """Is it a topic that somebody who names the pattern gets?"""
         name = destination.name
         return destination.kind == TOPIC and (not name.startswith("_") or pattern.is_system) and pattern.matches(name)
 
@@ -143,10 +146,11 @@ class Merging:
             return
         for destination in found:
             known = named(destination, name, durable=bool(wanted.get("durable")))
-            if known is not None and any(not consumer.detached for consumer in known.consumers):
+            if known is not None and known.in_use:
                 raise SubscriptionInUse(destination=str(destination), subscription=name)
 
-    def _durable_number(self, pattern: Pattern, wanted: dict[str, Any]) -> int:
+    def durable_number(self, pattern: Pattern, wanted: dict[str, Any]) -> int:
+        """The durable pattern that is wanted, made on first use: topics that come later are subscribed when made."""
         state = self._host.state
         name, shared, selector = wanted.get("subscription"), bool(wanted.get("shared")), canonical(wanted)
         no_local = no_local_of(wanted)
@@ -166,20 +170,20 @@ class Merging:
         self._durable.add(number, pattern)
         return number
 
-    def _make_durable(self, merge: _Merge, destination: Destination) -> None:
+    def make_durable(self, number: int, wanted: dict[str, Any], destination: Destination) -> None:
         """The subscription of a durable pattern: also where a crash came between its entry and this one."""
-        name: str = merge.wanted.get("subscription") or ""
-        pattern = self._host.state.patterns.get(merge.durable)
-        if merge.durable and named(destination, name, durable=True) is None:
+        name: str = wanted.get("subscription") or ""
+        pattern = self._host.state.patterns.get(number)
+        if number and named(destination, name, durable=True) is None:
             self._host.subscribing.make(
                 destination,
                 name,
                 durable=True,
-                shared=bool(merge.wanted.get("shared")),
-                start=destination.tail,
-                selector=canonical(merge.wanted),
-                pattern=merge.durable,
-                no_local=no_local_of(merge.wanted) if pattern is None else pattern.no_local,
+                shared=bool(wanted.get("shared")),
+                start=start_of(destination, wanted),
+                selector=canonical(wanted),
+                pattern=number,
+                no_local=no_local_of(wanted) if pattern is None else pattern.no_local,
             )
 
     def _merge(
@@ -238,6 +242,10 @@ class Merging:
         if wanted.get("delete") and merge.durable:
             self.delete(merge.durable)
 
+    def consumes(self, name: str) -> bool:
+        """Has a durable pattern of that name a consumer?"""
+        return any(merge.durable and merge.wanted.get("subscription") == name for merge in self._live.values())
+
     def numbers_of(self, session: Session, number: int) -> Collection[int]:
         """The consumers that the consumer of a pattern is made of; none if it is not one."""
         merge = self._live.get((session.identity, number))
@@ -278,8 +286,10 @@ class Merging:
             for subscription in destination.subscriptions.values()
             if subscription.pattern == number
         ]
+        if self._host.readers.reads(entry.name):
+            raise SubscriptionInUse(destination=entry.pattern, subscription=entry.name)
         for destination, subscription in theirs:
-            if any(not consumer.detached for consumer in subscription.consumers):
+            if subscription.in_use:
                 raise SubscriptionInUse(destination=str(destination), subscription=subscription.name)
         self._host.log.write(Kind.PATTERN, SetPattern(number, entry.pattern, "", entry.shared).encode())
         self._durable.remove(number)

@@ -15,13 +15,13 @@ Rules
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from clarion import ids, limits
 from clarion.core.destination import TOPIC, Destination
 from clarion.core.entries import Kind, Large, ProducersClosed, Publish, Stage
+from clarion.core.policies import Effective
 from clarion.core.producers import Verdict
 from clarion.core.sift import earliest_expiry_ms
 from clarion.core.sparse import Range, pack_runs, places, sequence_runs
@@ -38,7 +38,7 @@ from clarion.errors import (
 )
 from clarion.nodes.message_manager.sessions import Session
 from clarion.wire import frames
-from clarion.wire.batch import IDS, Batch
+from clarion.wire.batch import IDS, Batch, Buffer
 from clarion.wire.commands import Command
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ _STAGED_BATCHES_MAX = 1_000_000
 """Batches in the wings of one destination."""
 _PAUSE_MESSAGES = 1_000
 """How far the slowest consumer of a topic may be behind before the topic pauses, if it is told to."""
+_UNTIL = frames.UNTIL_ANY | frames.UNTIL_EVERY
 _Answer = tuple[int, int]
 """First producer sequence and count of a batch as it was received."""
 _RUN_BYTES_MAX = 8
@@ -61,14 +62,15 @@ class Publishing:
 
     def __init__(self, host: MessageManager) -> None:
         self._host = host
-        self._settled: dict[int, list[bytes]] = {}
+        self._answers: deque[tuple[int, int, bytes]] = deque()
+        """Position of an entry, session, what to tell it when that is durable: in the order of the entries."""
         self._waiting: OrderedDict[tuple[int, int], int] = OrderedDict()
         """(destination, session) → refused sequence, in the order of refusal."""
         self.pending_bytes = 0
         self._pending_bytes_max = host.settings.message_manager.publish_pending_bytes_max
         registry = host.registry
-        self._messages = registry.counter("mm.published", unit="messages", meaning="messages stored durably")
-        self._bytes = registry.counter("mm.published_bytes", unit="bytes", meaning="batches stored durably")
+        self._messages = registry.tally("mm.published", unit="messages", meaning="messages stored durably")
+        self._bytes = registry.tally("mm.published_bytes", unit="bytes", meaning="batches stored durably")
         self._doubles = registry.counter("mm.doubles", unit="messages", meaning="resent messages dropped")
         self._refusals = registry.counter("mm.refusals", unit="batches", meaning="batches refused for want of room")
         self._before = registry.test_point("mm.before_publish", meaning="a batch is about to be logged")
@@ -100,7 +102,7 @@ class Publishing:
     def _take(self, command: Command, floor: int, batch: Batch, transaction: bytes, stream: bytes = b"") -> None:
         sessions = self._host.sessions
         session = sessions.get(command.session)
-        first = ids.sequence_of(batch.first_id)
+        first = batch.first_id & ids.SEQUENCE_MAX
         destination: Destination | None = None
         try:
             if sessions.taken and command.session in sessions.taken:
@@ -124,7 +126,8 @@ class Publishing:
         transaction: bytes,
         stream: bytes,
     ) -> None:
-        producer, first = ids.producer_of(batch.first_id), ids.sequence_of(batch.first_id)
+        first = batch.first_id & ids.SEQUENCE_MAX
+        producer = batch.first_id - first
         resend = bool(flags & frames.RESEND)
         runs: list[Range] | None = None
         if batch.flags & IDS:
@@ -139,7 +142,7 @@ class Publishing:
                     self._host.transacting.check_open(session, transaction)
                 body = self._host.streaming.whole(destination, stream, batch) if stream else None
                 self._admit(session, destination, batch, [batch], floor, flags, transaction, body)
-            case Verdict.TORN if not (transaction or stream or flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY)):
+            case Verdict.TORN if not (transaction or stream or flags & _UNTIL):
                 runs = runs or [(first, first + batch.count)]
                 pieces = self._pieces(batch, destination.producers.missing_runs(producer, runs))
                 if self._admit(session, destination, batch, pieces, floor, flags, b"", None):
@@ -148,8 +151,8 @@ class Publishing:
                 self._doubles.add(batch.count)
                 if session.refusing.get(destination.identity) == first:
                     self._let_pass(session, destination)  # somebody else stored it meanwhile
-                self._host.log.after(lambda: self._settle(session.identity, first, batch.count))
-                if flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY):
+                self._settle(session.identity, first, batch.count)
+                if flags & _UNTIL:
                     self._host.watching.again(session.identity, destination, batch)
             case Verdict.FORGOTTEN:
                 raise ProducerForgotten(producer=ids.format_id(producer))
@@ -191,23 +194,26 @@ class Publishing:
 
         A refusal in the middle leaves the pieces before it stored: when the batch comes again the others are missing.
         """
-        policy = self._host.policy(destination)
+        policy = self._host.state.policies.effective(destination.name)
         for piece in pieces:
             if policy.message_bytes_max and piece.size > policy.message_bytes_max:
                 self._check_sizes(piece, policy.message_bytes_max)
-        first = ids.sequence_of(batch.first_id)
-        reason = self.no_room(destination, batch.size if len(pieces) == 1 else sum(piece.size for piece in pieces))
+        first = batch.first_id & ids.SEQUENCE_MAX
+        size = batch.size if len(pieces) == 1 else sum(piece.size for piece in pieces)
+        reason = self.no_room(destination, size, policy)
         if reason is None:
-            self._before()
+            if self._before.armed:
+                self._before.fire()
             last = pieces[-1]
             try:
                 for piece in pieces:
                     whole = (first, batch.count) if piece is last else None
-                    self._store(session, destination, piece, whole, floor, flags, transaction, body)
+                    self._store(session, destination, policy, piece, whole, floor, flags, transaction, body)
             except JournalFull:
                 reason = "persistent memory is full"
             else:
-                self._let_pass(session, destination)
+                if session.refusing:
+                    self._let_pass(session, destination)
                 return True
         if policy.when_full == "fail":
             raise Blocked(destination=str(destination), detail=reason)
@@ -222,6 +228,7 @@ class Publishing:
         self,
         session: Session,
         destination: Destination,
+        policy: Effective,
         batch: Batch,
         whole: _Answer | None,
         floor: int,
@@ -239,10 +246,10 @@ class Publishing:
             floor,
             batch.first_id,
             now_ms,
-            earliest_expiry_ms(batch, self._host.policy(destination).ttl_ms_max),
+            earliest_expiry_ms(batch, policy.ttl_ms_max) if batch.expiry_first_ms or policy.ttl_ms_max else 0,
             batch.expiry_last_ms,
             batch.priority,
-            (flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY)) >> 1,
+            (flags & _UNTIL) >> 1,
             pack_runs(sequence_runs(batch)) if batch.flags & IDS else b"",
         )
         if staged:
@@ -290,39 +297,33 @@ class Publishing:
         if entry.until:
             self._host.watching.expect(session.identity, entry.first_id)
 
-        def waits() -> None:
+        def durable() -> None:
+            self._count(batch)
             if not transaction:
                 self._host.clockwork.at(destination, batch.deliver_at_ms)
 
-        self._when_durable(session, batch, whole, waits)
-
-    def _when_durable(self, session: Session, batch: Batch, whole: _Answer | None, then: Callable[[], None]) -> None:
-        """Count a batch that waits for the disk; when it is durable confirm `whole`, and go on with `then`."""
-        size, count = batch.size, batch.count
-        self.pending_bytes += size
-
-        def durable() -> None:
-            self._durable()
-            self.pending_bytes -= size
-            self._messages.add(count)
-            self._bytes.add(size)
-            if whole is not None:
-                self._settle(session.identity, *whole)
-            then()
-
+        self.pending_bytes += batch.size
+        if whole is not None:
+            self._settle(session.identity, *whole)
         self._host.log.after(durable)
 
-    def no_room(self, destination: Destination, size: int) -> str | None:
+    def _count(self, batch: Batch) -> None:
+        """A batch no longer waits for the disk."""
+        self.pending_bytes -= batch.size
+        self._messages.total += batch.count
+        self._bytes.total += batch.size
+
+    def no_room(self, destination: Destination, size: int, policy: Effective | None = None) -> str | None:
         """Why nothing more of so many bytes can be stored now."""
-        quota = self._host.quota_bytes(destination)
-        if destination.bytes_live and destination.bytes_live + size > quota:  # one batch alone always fits
+        quota, live = self._host.quota_bytes(destination, policy), destination.bytes_live
+        if live and live + size > quota:  # one batch alone always fits
             self._host.retention.make_room(destination)
             return f"its quota of {quota} bytes is used up"
         if self._host.journal.room() < size:
             return "persistent memory is full"
         if self.pending_bytes + size > self._pending_bytes_max:
             return "too much is waiting for the disk"
-        return self._behind(destination) if self._pauses(destination) else None
+        return self._behind(destination) if destination.kind == TOPIC and self._pauses(destination) else None
 
     def _pauses(self, destination: Destination) -> bool:
         """Is it a topic that waits for all its consumers?"""
@@ -351,16 +352,20 @@ class Publishing:
         session.published.add(destination.identity)
         host = self._host
         host.journal.retain(position, span)
-        page = destination.pages.last
-        host.cache.published(destination.identity, page.first, page.first != entry.first, entry.first, batch)
+        page_first = destination.pages.last_first
+        host.cache.published(destination.identity, page_first, page_first != entry.first, entry.first, batch)
         end = entry.first + entry.messages
 
-        def shown() -> None:
+        def durable() -> None:
+            self._count(batch)
             if entry.until:
                 host.watching.watch(session.identity, destination, entry)
             host.shown(destination, end)
 
-        self._when_durable(session, batch, whole, shown)
+        self.pending_bytes += batch.size
+        if whole is not None:
+            self._settle(session.identity, *whole)
+        host.log.after(durable)
 
     def _let_pass(self, session: Session, destination: Destination) -> None:
         """The refused batch has its answer: what follows it is no longer dropped."""
@@ -368,16 +373,30 @@ class Publishing:
         self._waiting.pop((destination.identity, session.identity), None)
 
     def _settle(self, session: int, first: int, count: int) -> None:
-        if not self._settled:
-            self._host.soon(self.flush)  # the log flushes sooner, when a commit was the reason
-        self._settled.setdefault(session, []).append(frames.SETTLED.pack(first, count, 0))
+        """Tell a session PUBLISHED when everything written so far is durable."""
+        position, durable = self._host.log.last, self._host.journal.durable
+        if position < durable and not self._answers:
+            self._host.soon(self._answer_doubles)
+        self._answers.append((position, session, frames.SETTLED.pack(first, count, 0)))
 
-    def flush(self) -> None:
-        """Tell every session what became durable: one frame each, however many batches."""
-        if self._settled:
-            settled, self._settled = self._settled, {}
-            for session, confirmations in settled.items():
-                self._host.send(session, frames.Type.PUBLISHED, [b"".join(confirmations)])
+    def answer(self, durable: int) -> bool:
+        """Tell every session what became durable: one frame each, however many batches. True if there was any."""
+        answers = self._answers
+        settled: dict[int, list[Buffer]] = {}
+        while answers and answers[0][0] < durable:
+            _position, session, said = answers.popleft()
+            if self._durable.armed:
+                self._durable.fire()
+            if session in settled:
+                settled[session].append(said)
+            else:
+                settled[session] = [said]
+        for session in settled:
+            self._host.send(session, frames.Type.PUBLISHED, settled[session])
+        return bool(settled)
+
+    def _answer_doubles(self) -> None:
+        self.answer(self._host.journal.durable)
 
     def _fail(self, session: Session, first: int, count: int, error: ClarionError) -> None:
         payload = [frames.SETTLED.pack(first, count, 0), frames.pack(frames.error_facts(error))]
@@ -432,7 +451,7 @@ def _check_sparse(batch: Batch, flags: int, transaction: bytes, stream: bytes) -
         "in a transaction": transaction,
         "with a large body": stream,
         "with a time of delivery": batch.deliver_at_ms,
-        "that waits for its delivery": flags & (frames.UNTIL_ANY | frames.UNTIL_EVERY),
+        "that waits for its delivery": flags & _UNTIL,
     }
     for said, is_so in what.items():
         if is_so:

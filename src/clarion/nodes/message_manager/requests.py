@@ -19,6 +19,7 @@ from clarion.core.wellknown import is_temporary
 from clarion.errors import BadArgument, ClarionError, UnknownVerb
 from clarion.message import parse_destination
 from clarion.nodes.message_manager.arguments import Arguments, find, number, text, told
+from clarion.nodes.message_manager.sessions import Session
 from clarion.wire import frames
 from clarion.wire.commands import Command
 
@@ -50,14 +51,20 @@ class Requests:
             "temporary": host.temporary.make,
         }
         """Verbs that act for the session that asks; done at once, in the order of its commands."""
+        self._reading = {"fragment": host.streaming.reading.ask, "read": host.ranging.ask}
+        """Verbs that are answered in the session's turn, when its connection takes more."""
 
     def handle(self, command: Command) -> None:
         """One REQUEST."""
         wanted = frames.unpack(command.payload)
         request, verb, arguments = wanted["request"], wanted["verb"], wanted.get("arguments") or {}
         at_once = self._session_verbs.get(verb)
-        if verb == "fragment":
-            self._read_fragment(command.session, request, arguments)
+        if verb in self._reading:
+            self._ask(self._reading[verb], command.session, request, arguments)
+            return
+        if verb in self._host.readers.verbs:
+            session = self._host.sessions.get(command.session)
+            self._host.spawn(self._answer_reader(session, request, verb, arguments))
             return
         if at_once is None:
             self._host.spawn(self._answer(command.session, request, verb, arguments))
@@ -72,12 +79,23 @@ class Requests:
         else:
             self._host.log.after(lambda: self._host.reply(command.session, request, result))
 
-    def _read_fragment(self, session: int, request: int, arguments: Arguments) -> None:
+    def _ask(
+        self, ask: Callable[[Session, int, Arguments], None], session: int, request: int, arguments: Arguments
+    ) -> None:
         try:
             with told():
-                self._host.streaming.reading.ask(self._host.sessions.get(session), request, arguments)
+                ask(self._host.sessions.get(session), request, arguments)
         except ClarionError as error:
             self._host.fail(session, request, error)
+
+    async def _answer_reader(self, session: Session, request: int, verb: str, arguments: Arguments) -> None:
+        try:
+            with told():
+                result = await self._host.readers.verbs[verb](session, arguments)
+        except ClarionError as error:
+            self._host.fail(session.identity, request, error)
+        else:
+            self._host.log.after(lambda: self._host.reply(session.identity, request, result))
 
     async def _answer(self, session: int, request: int, verb: str, arguments: Arguments) -> None:
         try:
@@ -123,8 +141,8 @@ class Requests:
 
     async def _drop(self, arguments: Arguments) -> object:
         destination = find(self._host.state, arguments)
-        if destination.has_consumers():
-            raise BadArgument(argument="destination", detail=f"{destination} has consumers")
+        if destination.has_consumers() or any(one.reader for one in destination.subscriptions.values()):
+            raise BadArgument(argument="destination", detail=f"{destination} has consumers, or a reader")
         if destination.name.startswith("_") and not is_temporary(destination.name):
             raise BadArgument(argument="destination", detail=f"{destination} belongs to the system")
         self._host.drop(destination)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from clarion.core.consumer import Consumer, Credit
 from clarion.core.destination import Destination
+
+if TYPE_CHECKING:
+    from clarion.nodes.message_manager.readers import Reader
 
 
 class Session:
@@ -19,6 +23,7 @@ class Session:
         "paused",
         "producer",
         "published",
+        "readers",
         "refusing",
         "sender",
         "transactions",
@@ -34,6 +39,8 @@ class Session:
         self.consumers: dict[int, tuple[Destination, Consumer]] = {}
         self.merging: dict[int, Credit] = {}
         """Consumers of patterns: what all their destinations share."""
+        self.readers: dict[int, Reader] = {}
+        """What it reads by sequences."""
         self.paused = False
         self.published: set[int] = set()
         """Destinations that this session's producer has stored something in."""

@@ -42,7 +42,10 @@ class Subscribing:
             for argument in ("subscription", "durable", "start", "start_ms", "no_local"):
                 if wanted.get(argument):
                     raise BadArgument(argument=argument, detail="a queue has one subscription, from its first message")
-            return destination.subscriptions[QUEUE_SUBSCRIPTION], selector
+            own = destination.subscriptions[QUEUE_SUBSCRIPTION]
+            if own.reader:
+                raise SubscriptionInUse(destination=str(destination), subscription=own.name)
+            return own, selector
         return self._of_topic(destination, wanted), selector
 
     def _of_topic(self, destination: Destination, wanted: Wanted) -> Subscription:
@@ -50,7 +53,7 @@ class Subscribing:
         if (durable or shared) and not name:
             raise BadArgument(argument="subscription", detail="a durable or shared subscription needs a name")
         text, no_local = canonical(wanted), no_local_of(wanted)
-        start = self._start(destination, wanted)
+        start = start_of(destination, wanted)
         if not name:
             return self.make(destination, "", durable=False, shared=False, start=start, selector=text)
         check_name(name)
@@ -61,8 +64,8 @@ class Subscribing:
             )
         if found.shared != shared:
             raise BadArgument(argument="subscription", detail=f"{name} is {'shared' if found.shared else 'not shared'}")
-        in_use = any(not consumer.detached for consumer in found.consumers)
-        if in_use and not found.shared:
+        in_use = found.in_use
+        if in_use and (found.reader or not found.shared):
             raise SubscriptionInUse(destination=str(destination), subscription=name)
         if found.selector == text and found.no_local in (None, no_local):
             return found
@@ -75,17 +78,6 @@ class Subscribing:
         return self.make(
             destination, name, durable=durable, shared=shared, start=start, selector=text, no_local=no_local
         )
-
-    def _start(self, destination: Destination, wanted: Wanted) -> int:
-        """Where a new subscription begins: with what comes, or with what is retained from a sequence or a time on."""
-        start, start_ms = wanted.get("start"), wanted.get("start_ms")
-        if start is None and start_ms is None:
-            return destination.tail
-        kept = destination.retained_from or destination.floor()
-        if start_ms is not None:
-            found = destination.pages.since(start_ms)
-            start = max(start or 0, destination.tail if found is None else found)
-        return min(max(start or 0, kept, 1), destination.tail)
 
     def make(
         self,
@@ -111,7 +103,7 @@ class Subscribing:
 
     def delete(self, destination: Destination, subscription: Subscription) -> None:
         """Remove a durable subscription that nobody uses."""
-        if any(not consumer.detached for consumer in subscription.consumers):
+        if subscription.in_use:
             raise SubscriptionInUse(destination=str(destination), subscription=subscription.name)
         self._host.log.write(Kind.UNSUBSCRIBE, Unsubscribe(destination.identity, subscription.identity).encode())
         self._host.log.after(lambda: self._host.release(destination, [(1, destination.tail)]))
@@ -129,7 +121,7 @@ class Subscribing:
         What that one has in flight is nobody else's any more, and can be confirmed or given back. The body of a
         large message is read from here until then, so that keeps the subscription.
         """
-        if subscription.durable or any(not consumer.detached for consumer in subscription.consumers):
+        if subscription.durable or subscription.in_use:
             return
         if not _in_flight(subscription, destination.large):
             destination.remove_subscription(subscription.identity)
@@ -142,11 +134,25 @@ def named(destination: Destination, name: str, *, durable: bool) -> Subscription
     return next((found for found in every if name and found.name == name and found.durable == durable), None)
 
 
+def start_of(destination: Destination, wanted: Wanted) -> int:
+    """Where a new subscription begins: with what comes, or with what is retained from a sequence or a time on."""
+    start, start_ms = wanted.get("start"), wanted.get("start_ms")
+    if start is None and start_ms is None:
+        return destination.tail
+    kept = destination.retained_from or destination.floor()
+    if start_ms is not None:
+        found = destination.pages.since(start_ms)
+        start = max(start or 0, destination.tail if found is None else found)
+    return min(max(start or 0, kept, 1), destination.tail)
+
+
 def filter_of(wanted: Wanted) -> Filter | None:
     """The selector that somebody wants; None for none. Raises `BadSelector`."""
     text = wanted.get("selector")
     if not text:
         return None
+    if not isinstance(text, str):
+        raise BadArgument(argument="selector", detail="it is not text")
     selector = compile_selector(text)
     return None if selector.is_trivial else selector
 

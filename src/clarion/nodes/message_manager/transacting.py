@@ -59,6 +59,7 @@ class Transacting:
             "rollback": self._roll_back,
             "prepare": self._prepare,
             "commit_prepared": self._commit_prepared,
+            "committed_version": self._committed_version,
             "prepared": self._prepared,
             "resolve": self._resolve,
         }
@@ -219,9 +220,9 @@ class Transacting:
 
     def _commit_prepared(self, _session: Session, arguments: Arguments) -> object:
         handles = arguments["handles"]
-        if not isinstance(handles, list) or not handles or len(handles) > limits.HANDLES_PER_COMMIT_MAX:
-            raise BadArgument(argument="handles", detail=f"1 to {limits.HANDLES_PER_COMMIT_MAX} are committed at once")
         key, version = _condition(arguments)
+        if not isinstance(handles, list) or len(handles) > limits.HANDLES_PER_COMMIT_MAX or not (handles or key):
+            raise BadArgument(argument="handles", detail=f"1 to {limits.HANDLES_PER_COMMIT_MAX} are committed at once")
         table = self._host.state.transactions
         if key:
             last = table.keys.get(key)
@@ -240,11 +241,19 @@ class Transacting:
         )
         return {"committed": True, "version": version if key else None}
 
+    def _committed_version(self, _session: Session, arguments: Arguments) -> object:
+        """The last version that was committed under a key; what is told is durable when the answer leaves."""
+        return {"version": self._host.state.transactions.keys.get(_key(arguments["key"]))}
+
     def _resolve(self, _session: Session, arguments: Arguments) -> object:
+        table = self._host.state.transactions
         transaction = parse_handle(arguments["handle"])
-        if transaction not in self._host.state.transactions.prepared:
-            raise NoSuchHandle(handle=format_handle(transaction))
         committed = bool(arguments.get("commit"))
+        if transaction not in table.prepared:
+            known = transaction in table.outcomes
+            if arguments.get("again") and known and (table.outcomes[transaction] is None) is committed:
+                return {}  # it was done, and is asked again
+            raise NoSuchHandle(handle=format_handle(transaction))
         reason = "" if committed else "resolved by command"
         self._decide(
             [transaction], self._changes([transaction], committed=committed), committed=committed, reason=reason
@@ -391,11 +400,16 @@ def _condition(arguments: Arguments) -> tuple[str, int]:
     key, version = arguments.get("key"), arguments.get("version")
     if key is None and version is None:
         return "", 0
-    if not isinstance(key, str) or not 0 < len(key) <= limits.NAME_BYTES_MAX:
-        raise BadArgument(argument="key", detail=f"it is text of 1 to {limits.NAME_BYTES_MAX} characters")
+    key = _key(key)
     if not isinstance(version, int) or not 0 <= version < 1 << 63:
         raise BadArgument(argument="version", detail="it is a number from 0 to 2 to the power of 63")
     return key, version
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= limits.NAME_BYTES_MAX:
+        raise BadArgument(argument="key", detail=f"it is text of 1 to {limits.NAME_BYTES_MAX} characters")
+    return key
 
 
 def format_handle(transaction: bytes) -> str:

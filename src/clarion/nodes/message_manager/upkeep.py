@@ -138,6 +138,7 @@ class Upkeep:
             host.spawn(self._compact())
         host.publishing.resume()
         host.streaming.reading.pump()
+        host.ranging.pump()
 
     def checkpoint(self) -> None:
         """Begin a checkpoint now; without room for its first record, at a later step."""
