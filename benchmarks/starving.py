@@ -17,11 +17,11 @@ import mmap
 import os
 import resource
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks.eater import Eater
 from benchmarks.worker import Gate
 
 HOST = "127.0.0.1"
@@ -31,63 +31,8 @@ SETTLE_S = 20.0
 SWITCH_S = 0.0005
 """Threads take turns this often, so that the one that eats comes between any two steps of a client."""
 ACCEPTED, FAILED = 1, 2
-NOTHING_LEFT = (MemoryError, SystemError)
-"""Made before: to name two exceptions where they are caught would need memory."""
-SMALL_SIZES = tuple(range(0, 480, 16))
-MANY = range(100_000)
 WARM = 999_999_999
 """The number of the event that is sent before anything is wrong."""
-
-
-class Eater:
-    """Takes every byte that anybody frees, large blocks and small ones, and gives none back until it is told."""
-
-    def __init__(self) -> None:
-        self.begin = self.stop = self.full = False
-        self.rounds = 0
-        self._large: list[object] = [None] * 200_000
-        self._count = 0
-        self._chain: Any = None
-        self._thread = threading.Thread(target=self._eat)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def end(self) -> None:
-        self.stop = True
-        self._thread.join()
-        self._large.clear()
-
-    def _eat(self) -> None:
-        while not (self.begin or self.stop):
-            os.sched_yield()
-        while not self.stop:
-            try:
-                self._eat_more()
-            except NOTHING_LEFT:
-                self.full = True  # whatever there was none for
-        chain, self._chain = self._chain, None
-        while chain is not None:  # not by recursion
-            chain = chain[0]
-
-    def _eat_more(self) -> None:
-        for size in (1 << 26, 1 << 22, 1 << 18, 1 << 14, 1 << 12, 2000, 1000):
-            try:
-                while not self.stop and self._count < len(self._large):
-                    self._large[self._count] = bytearray(size)
-                    self._count += 1
-            except NOTHING_LEFT:
-                pass
-        for size in SMALL_SIZES:
-            try:
-                for _ in MANY:
-                    if self.stop:
-                        return
-                    self._chain = (self._chain, bytes(size))
-            except NOTHING_LEFT:
-                pass
-        self.full = True
-        self.rounds += 1
 
 
 class Pressure:

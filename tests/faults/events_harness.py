@@ -23,7 +23,7 @@ from clarion.events.ledger import Ledger
 from clarion.events.recipients import log_lines
 from tests.faults.events_child import Life
 
-WAIT_S = 40.0
+WAIT_S = 45.0
 KILLED = -signal.SIGKILL
 
 
@@ -36,11 +36,11 @@ def until(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -
 
 
 class Nursery:
-    """Starts lives (see `events_child`), each a process; leaves none behind."""
+    """Starts processes as a module of tests describes them, a fork each; leaves none behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.faults.events_child") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.events_child"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -64,9 +64,9 @@ class Nursery:
         self._process.stdin.flush()
         return self._process.stdout.readline().strip()
 
-    def start(self, life: Life) -> int:
+    def start(self, described: msgspec.Struct) -> int:
         """The id of the new process."""
-        return int(self._ask(f"start {msgspec.json.encode(life).decode()}"))
+        return int(self._ask(f"start {msgspec.json.encode(described).decode()}"))
 
     def wait(self, pid: int, seconds: float = WAIT_S) -> int | None:
         """Its status; None while it runs."""
@@ -77,9 +77,9 @@ class Nursery:
         os.kill(pid, signal.SIGKILL)
         assert self.wait(pid) == KILLED
 
-    def run(self, life: Life) -> int:
+    def run(self, described: msgspec.Struct) -> int:
         """From its start to its end; its status."""
-        pid = self.start(life)
+        pid = self.start(described)
         status = self.wait(pid)
         if status is None:
             self.kill(pid)

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +54,18 @@ def starve(
     durability: str,
     count: int,
     *,
-    full: bool = True,
+    before: Callable[[], object] = lambda: None,
     way: str = "section",
     log: Path | None = None,
-    small: bool = False,
 ) -> dict[str, Any]:
-    """What a process says that recorded `count` events while it had nothing."""
+    """What a process says that recorded `count` events while it had nothing. `before` is called when it is ready."""
     command = [sys.executable, "-m", "tests.faults.events_memory_child", str(disk), durability, str(count), way]
-    environment = {**os.environ, "CLARION_TEST_LOG": str(log), "CLARION_TEST_SMALL": "1" if small else ""}
+    environment = {**os.environ, "CLARION_TEST_LOG": str(log)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdout is not None
         try:
             assert child.stdout.readline() == "ready\n"
-            if full:
-                fill(disk)
+            before()
             answer, _ = child.communicate("\n", timeout=RUN_S_MAX)
         except BaseException:
             child.kill()
@@ -82,6 +81,8 @@ def check(result: dict[str, Any], count: int) -> None:
     assert result["good"] == count
     assert result["lost"] == [] and result["next"] == count + 1
     assert result["rounds"] > 0 and result["alive"]  # somebody did take what was free, until the end
+    used_up = result["ballast"] - result["left"]
+    assert used_up <= count * result["ballast"] // EVENTS, f"{used_up} units for {count} events: it would not last"
 
 
 @pytest.mark.soak
@@ -92,7 +93,7 @@ def check(result: dict[str, Any], count: int) -> None:
 def test_a03_ten_thousand_events_are_recorded_without_memory_descriptors_and_disk_space(
     disk: Path, tmp_path: Path, durability: str, way: str
 ) -> None:
-    check(starve(disk, durability, EVENTS, way=way, log=tmp_path / "log", small=True), EVENTS)
+    check(starve(disk, durability, EVENTS, before=partial(fill, disk), way=way, log=tmp_path / "log"), EVENTS)
 
 
 @pytest.mark.root
@@ -100,9 +101,9 @@ def test_a03_ten_thousand_events_are_recorded_without_memory_descriptors_and_dis
 def test_a03_events_are_recorded_without_memory_descriptors_and_disk_space(
     disk: Path, tmp_path: Path, durability: str, way: str
 ) -> None:
-    check(starve(disk, durability, 300, way=way, log=tmp_path / "log"), 300)
+    check(starve(disk, durability, 150, before=partial(fill, disk), way=way, log=tmp_path / "log"), 150)
 
 
 @pytest.mark.parametrize("durability", ["power", "process"])
 def test_a03_events_are_recorded_without_memory(tmp_path: Path, durability: str) -> None:
-    check(starve(tmp_path, durability, 200, full=False), 200)
+    check(starve(tmp_path, durability, 150), 150)

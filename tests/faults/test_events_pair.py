@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from clarion.events.memory.directory import Directory
 from tests.faults.pair_harness import Networks, System, WitnessServer, World, until, world
 from tests.faults.pair_ledger import confirmed_for_partner, held_for_partner
 
@@ -157,6 +159,45 @@ def test_a10_what_one_recipient_has_is_not_sent_to_it_again_by_the_partner(tmp_p
 def known_to(system: System, pair: World) -> list[str]:
     """Ids that this system knows to be confirmed by `raw`, of its partner's events: a copy of its ledger is asked."""
     return confirmed_for_partner(system.child, "raw")
+
+
+# --- recipients that the partner has to know ----------------------------------------------------------
+
+
+def test_a10_who_says_that_it_is_paired_has_a_partner_that_knows_its_recipients(
+    tmp_path: Path, networks: Networks
+) -> None:
+    """One recipient more since the last start, and a partner whose engine cannot begin: what it knows, it has from the
+    link alone. Both die, and only the partner comes back."""
+    with world(tmp_path, networks, witness="file") as pair:
+        a, b = pair.a, pair.b
+        for system in (a, b):
+            system.close()
+            recipients = (*system.child.recipients, "raw-2")
+            system.child = msgspec.structs.replace(system.child, recipients=recipients)
+        pair.close_gate()
+        directory = Directory.open(b.child.path)
+        try:
+            assert directory.try_engine()
+            b.start()
+            a.start()
+            until(lambda: a.status()["bond"] == "paired", "a is paired")
+            a.emit(20)
+            owed = ids_of(pair, a)
+            pair.fault()
+            a.kill()
+            b.kill()
+        finally:
+            directory.close()
+        b.start()
+        until(lambda: b.acts, "b acts for a")
+        pair.open_gate()
+        for recipient in ("raw", "kept", "raw-2"):
+            pair.until_got(owed, recipient)
+            assert {line.who for line in pair.got(recipient) if line.id in owed} == {b.child.name}
+        a.start()
+        pair.until_well()
+        pair.check(strict=True)
 
 
 # --- two faults -------------------------------------------------------------------------------------
@@ -527,6 +568,10 @@ POINTS = {
     "before_stored": ("a", 5),
     "after_stored": ("a", 5),
     "before_catch_up": ("a", 1),
+    "before_note": ("a", 1),
+    "after_note": ("a", 1),
+    "before_note_kept": ("b", 1),
+    "after_note_kept": ("b", 1),
     "before_store": ("b", 5),
     "after_store": ("b", 5),
     "before_send": ("b", 2),

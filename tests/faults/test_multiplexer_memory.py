@@ -2,7 +2,8 @@
 
 The address space is used up and another thread takes what is freed. Not shown: the thread of the link has an arena of
 the C library for itself, whose reserved space nobody else takes, so its ballast is hardly asked (`starved` is 0). With
-MALLOC_ARENA_MAX=1 it is, tens of thousands of times, and then 300 events take more than a minute.
+MALLOC_ARENA_MAX=1 it is asked all the time, and 300 events take more than a minute: to wait for input and to receive
+gives up the interpreter, and what comes back needs memory that others have taken meanwhile.
 """
 
 from __future__ import annotations

@@ -5,8 +5,12 @@ delays, reorders and is cut (each way by itself), persistent memories, recipient
 pauses after which everything that waited happens at once, a witness that is away. Then everything heals, and the
 world runs until it is at rest.
 
-What must hold is `clarion.testing.invariants.Handling`, and that in the end both memories are empty and both systems
-deliver their own events again.
+Recipients change now and then, each time under a new number, and a system that starts knows its own only a moment
+later. A copy can be delivered by who knows the recipients it was recorded for, by their number.
+
+What must hold is `clarion.testing.invariants.Handling`; that a system which calls itself paired has a partner that has
+recorded who its recipients are, and could deliver every event for which `emit()` returned; and that in the end both
+memories are empty and both systems deliver their own events again.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ class Setup:
     """(when, what, to whom, how long)"""
     rates: dict[str, float] = field(default_factory=lambda: {"a": 1.0, "b": 1.0})
     emits: int = 40
+    changes: int = 4
+    """So often recipients change."""
 
     @classmethod
     def draw(cls, random: Random, policy: Policy) -> Setup:
@@ -104,6 +110,11 @@ class System:
         self.kept: dict[int, bool] = {}
         """The partner's events, and whether we have confirmed them for it."""
         self.kept_to = 0
+        self.recipients = 1
+        self.recorded_for: dict[int, int] = {}
+        """Own events, and the recipients of when they were recorded."""
+        self.noted = 0
+        """The recipients of the partner, as far as we know."""
         # Soft.
         self.up = False
         self.paused_until_ms = 0.0
@@ -120,12 +131,17 @@ class System:
         self.stored_to = 0
         self.told_settled = 0
         self.whole = False
+        self.known = False
+        """There is an engine, so it is known who the recipients are."""
+        self.told = 0
+        """The recipients that the partner has recorded, as it said since this start."""
         self.putting: dict[int, int] = {}
         self.replaying = False
         self.busy: set[tuple[str, int]] = set()
         self.stopping: list[int] = []
         self.after(0, self.tick)
         self.after(20, self.deliver)
+        self.after(self.world.changing.choice((0, 100, 2_000)), self.know)
 
     @property
     def now_ms(self) -> int:
@@ -151,7 +167,10 @@ class System:
 
     def tick(self) -> None:
         self.handle(m.Tick())
-        if not self.whole and self.world.random.random() < 0.6:
+        untold = self.known and self.told < self.recipients
+        if untold:
+            self.send("note", self.recipients)
+        if not self.whole and self.world.random.random() < 0.6 and not untold:
             missing = [one for one in self.own if one > self.stored_to]
             self.send("put", missing, self.sequence)
         settled = self.sequence - len(self.own)
@@ -165,6 +184,7 @@ class System:
             self.world.tell("%s <- %s", self.name, stimulus)
         said = self.machine.handle(stimulus, self.now_ms)
         self.world.watch_rights()
+        self.world.watch_bond(self)
         for instruction in said:
             if not isinstance(instruction, m.SendHeartbeat | m.AskLease):
                 self.world.tell("%s    -> %s", self.name, instruction)
@@ -197,7 +217,7 @@ class System:
                     if done:
                         del self.kept[one]
             case m.Report("clarion.pair.unreturned"):
-                self.world.handling.exclusive = False  # said aloud: from now on doubles are possible
+                self.world.handling.doubles = True
             case _:
                 pass
 
@@ -209,24 +229,45 @@ class System:
         self.sequence += 1
         number = self.sequence
         self.own[number] = False
+        self.recorded_for[number] = self.recipients
         self.world.handling.on_recorded((self.name, number))
         if self.whole:
             self.putting[number] = number
-            self.send("put", [number], number)
+            if not self.known or self.told >= self.recipients:
+                self.send("put", [number], number)
             self.after(1_000, self.late, number)
         else:
-            self.world.handling.on_emitted((self.name, number))
+            self.returned(number)
+
+    def returned(self, number: int) -> None:
+        """`emit()` has returned. In a pair that says it is one, the partner can deliver the event from now on."""
+        self.world.handling.on_emitted((self.name, number))
+        if self.machine.bond is Bond.PAIRED and number in self.own:
+            partner = self.world.systems[self.other]
+            if partner.kept_to < number or partner.noted < self.recorded_for[number]:
+                self.world.fail(f"{self.name} is paired, but {self.other} cannot deliver its event {number}")
+
+    def know(self) -> None:
+        """The engine begins: it knows the recipients."""
+        self.known = True
+        self.handle(m.Recipients(self.recipients))
+
+    def change(self) -> None:
+        """Somebody comes or goes, in a system that delivers."""
+        if self.runs and self.known:
+            self.recipients += 1
+            self.handle(m.Recipients(self.recipients))
 
     def late(self, number: int) -> None:
         """The partner's copy did not come in time: degraded, and emit() returns."""
         if self.putting.pop(number, None) is not None:
             self.mirrored(False)
-            self.world.handling.on_emitted((self.name, number))
+            self.returned(number)
 
     def mirrored(self, whole: bool) -> None:
         if whole != self.whole:
             self.whole = whole
-            self.handle(m.Mirrored(whole))
+            self.handle(m.Mirrored(whole, self.told))
 
     def deliver(self) -> None:
         self.after(150, self.deliver)
@@ -235,7 +276,8 @@ class System:
             for one in [one for one, done in self.own.items() if not done][:3]:
                 self.hand_out(self.name, one)
         if self.replaying and self.machine.may_act(self.now_ms):
-            for one in [one for one, done in self.kept.items() if not done][:3]:
+            known = self.world.systems[self.other].recorded_for
+            for one in [one for one, done in self.kept.items() if not done and known[one] <= self.noted][:3]:
                 self.hand_out(self.other, one)
 
     def hand_out(self, owner: str, number: int) -> None:
@@ -279,10 +321,20 @@ class System:
             case "stored", (numbers, end):
                 for number in numbers:
                     if self.putting.pop(number, None) is not None:
-                        self.world.handling.on_emitted((self.name, number))
+                        self.returned(number)
                 self.stored_to = max(self.stored_to, end)
                 if not self.whole and self.stored_to >= self.sequence:
                     self.mirrored(True)
+            case "note", (recipients,):
+                self.noted = max(self.noted, recipients)
+                self.send("noted", recipients)
+            case "noted", (recipients,):
+                if recipients > self.told:
+                    self.told = recipients
+                    self.handle(m.Mirrored(self.whole, self.told))
+                    waited = [one for one in self.putting if one > self.stored_to]
+                    if waited and self.told >= self.recipients:
+                        self.send("put", waited, waited[-1])
             case "released", (numbers,):
                 for number in numbers:
                     if not self.kept.get(number, True) or not self.memory.owes:
@@ -304,6 +356,7 @@ class World:
 
     def __init__(self, seed: int, policy: Policy, setup: Setup | None = None, story: bool = False) -> None:
         self.random = Random(f"{seed} {policy}")
+        self.changing = Random(f"{seed} {policy} recipients")  # of its own: what else happens stays the same
         self.setup = setup or Setup.draw(self.random, policy)
         self.again = f"run({seed}, Policy.{policy.name}{'' if setup is None else f', {setup}'})"
         self.story: list[str] | None = [] if story else None
@@ -321,22 +374,25 @@ class World:
             self.plan(when, self.fault, what, whom, long_ms)
         for _ in range(self.setup.emits):
             self.plan(self.random.randrange(CHAOS_MS), self.systems[self.random.choice("ab")].emit)
+        for _ in range(self.setup.changes):
+            self.plan(self.changing.randrange(CHAOS_MS), self.systems[self.changing.choice("ab")].change)
         self.plan(CHAOS_MS, self.heal)
 
     def plan(self, in_ms: float, what: Callable[..., None], *about: object) -> None:
         self._order += 1
         heapq.heappush(self._events, (self.now_ms + in_ms, self._order, what, about))
 
-    def chance(self, probability: float) -> bool:
-        return not self.healed and probability > 0 and self.random.random() < probability
+    def chance(self, probability: float, random: Random) -> bool:
+        return not self.healed and probability > 0 and random.random() < probability
 
     # --- the network --------------------------------------------------------------------------------
 
-    def _travel(self, sender: str, to: str, what: Callable[..., None], *about: object) -> None:
-        if self.chance(self.setup.loss):
+    def _travel(self, sender: str, to: str, what: Callable[..., None], *about: object, note: bool = False) -> None:
+        random = self.changing if note else self.random
+        if self.chance(self.setup.loss, random):
             return
-        for _ in range(2 if self.chance(self.setup.doubling) else 1):
-            delay_ms = 1 + (4 if self.healed else self.random.random() ** 3 * self.setup.delay_ms_max)
+        for _ in range(2 if self.chance(self.setup.doubling, random) else 1):
+            delay_ms = 1 + (4 if self.healed else random.random() ** 3 * self.setup.delay_ms_max)
             self.plan(delay_ms, self._arrive, sender, to, what, about)
 
     def _arrive(self, sender: str, to: str, what: Callable[..., None], about: tuple[object, ...]) -> None:
@@ -345,7 +401,7 @@ class World:
 
     def send(self, sender: str, to: str, kind: str, about: tuple[object, ...]) -> None:
         system = self.systems[to]
-        self._travel(sender, to, lambda: system.after(0, system.receive, kind, about))
+        self._travel(sender, to, lambda: system.after(0, system.receive, kind, about), note=kind in ("note", "noted"))
 
     def ask(self, system: System, name: str, ttl_ms: int, asked_ms: int) -> None:
         run = system.run
@@ -383,6 +439,9 @@ class World:
         elif what == "deaf":
             for sender in (other, "w"):
                 self.cut[sender, whom] = until_ms
+        elif what == "alone":
+            for end in (other, "w"):
+                self.cut[end, whom] = self.cut[whom, end] = until_ms
         elif what == "witness":
             self.witness_until_ms = until_ms
         if self.setup.policy is Policy.WAIT and what in ("crash", "pause") and long_ms > 3_500:
@@ -421,6 +480,12 @@ class World:
             self.seen.add(owner.machine.duty.value)
         if self.handling.faults:
             self.fail(self.handling.faults[0])
+
+    def watch_bond(self, system: System) -> None:
+        """Whatever happens next, the partner knows for whom our events are, or we do not say that we have one."""
+        self.seen.add(system.machine.bond.value)
+        if system.machine.bond is Bond.PAIRED and self.systems[system.other].noted < system.recipients:
+            self.fail(f"{system.name} is paired, but {system.other} does not know its recipients")
 
     def run(self) -> World:
         end_ms = self.now_ms + CHAOS_MS + REST_MS

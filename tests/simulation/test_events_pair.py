@@ -10,7 +10,7 @@ import pytest
 from clarion.events.pair import machine as machines
 from clarion.events.pair.machine import Machine
 from clarion.events.pair.messages import Policy, Timing
-from clarion.events.pair.states import DUTY, RIGHT, Duty, Event, Right
+from clarion.events.pair.states import BOND, DUTY, RIGHT, Bond, Duty, Event, Right
 from tests.simulation import pair_world
 from tests.simulation.pair_world import Broken, Setup, World, run
 
@@ -19,9 +19,9 @@ SEEDS_SOAK = 20_000
 BROKEN_SEEDS = 600
 
 EVERYTHING = {
-    Policy.WITNESS: {*Right, *Duty},
-    Policy.WAIT: {Right.WAITING, Right.HOLDING, Right.FENCED, Right.RETURNING} | {*Duty} - {Duty.TAKING_OVER},
-    Policy.REPLAY: {Right.WAITING, Right.HOLDING, Right.RETURNING} | {*Duty} - {Duty.TAKING_OVER},
+    Policy.WITNESS: {*Right, *Duty, *Bond},
+    Policy.WAIT: {Right.WAITING, Right.HOLDING, Right.FENCED, Right.RETURNING} | {*Duty, *Bond} - {Duty.TAKING_OVER},
+    Policy.REPLAY: {Right.WAITING, Right.HOLDING, Right.RETURNING} | {*Duty, *Bond} - {Duty.TAKING_OVER},
 }
 
 
@@ -52,6 +52,19 @@ def test_a10_every_combination_of_two_faults(policy: Policy, first: str, second:
     for gap_ms in (500, 3_600):
         faults = [(10_000, first, "a", 8_000), (10_000 + gap_ms, second, "a" if whom == "same" else "b", 8_000)]
         run(0, policy, Setup(policy, faults=faults))
+
+
+def test_a10_what_was_done_after_giving_back_is_not_done_again() -> None:
+    """b acts, its lease runs out, it gives back; a goes on by its word alone, is paused, and b acts again, and dies."""
+    faults = [
+        (5_000, "pause", "a", 4_500),
+        (9_000, "cut", "a", 4_000),
+        (9_000, "witness", "a", 8_000),
+        (14_500, "pause", "a", 6_000),
+        (20_400, "crash", "b", 5_000),
+    ]
+    for seed in range(30):
+        run(seed, Policy.WITNESS, Setup(Policy.WITNESS, faults=faults, emits=400))
 
 
 # --- the simulation is able to find what it looks for -------------------------------------------------
@@ -105,15 +118,24 @@ def _forgets_that_it_is_owed(patch: pytest.MonkeyPatch) -> None:
         patch.setitem(RIGHT[state], Event.OWED, Right.HOLDING)
 
 
+def _believes_that_recipients_are_known(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Machine, "recipients_are_known", True)
+
+
+def _does_not_see_recipients_change(patch: pytest.MonkeyPatch) -> None:
+    patch.delitem(BOND[Bond.PAIRED], Event.UNTOLD)
+
+
 @pytest.mark.parametrize(
     ("break_it", "promise"),
     [
         (_keeps_a_right_too_long, "at the same time"),
         (_without_fence, "at the same time"),
         (_acts_when_heard, "not at rest"),
-        (_acts_for_ever, "handle"),
         (_believes_old_words, "at the same time"),
         (_forgets_that_it_is_owed, "handled again by"),
+        (_believes_that_recipients_are_known, "is paired, but"),
+        (_does_not_see_recipients_change, "is paired, but"),
     ],
 )
 def test_a10_a_broken_rule_is_noticed(
@@ -121,6 +143,16 @@ def test_a10_a_broken_rule_is_noticed(
 ) -> None:
     break_it(monkeypatch)
     assert promise in _first_broken()
+
+
+def test_a10_a_system_that_acts_for_ever_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut off for so long that the other goes on without knowing what it did."""
+    monkeypatch.setattr(pair_world, "CHAOS_MS", 60_000)
+    setup = Setup(Policy.WITNESS, faults=[(5_000, "crash", "a", 6_000), (9_500, "alone", "b", 50_000)])
+    run(0, Policy.WITNESS, setup)
+    _acts_for_ever(monkeypatch)
+    with pytest.raises(Broken, match="at the same time"):
+        run(0, Policy.WITNESS, setup)
 
 
 @pytest.mark.parametrize("state", [Right.WAITING, Right.RETURNING])

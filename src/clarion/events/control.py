@@ -77,7 +77,12 @@ class ControlServer:
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._serving.discard(task)
+            writer.close()  # also of one that was cancelled before it began
+
+        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

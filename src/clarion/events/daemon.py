@@ -8,6 +8,7 @@ Guarantees
     2. SIGTERM and Ctrl-C end it cleanly: what is not delivered stays recorded. SIGHUP reads the settings again, and
        recipients that are new join. Nobody is removed that way: that is an explicit act (`clarion events recipients
        remove`).
+    3. Want of memory ends it no more than anything else: it delivers when there is some.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -28,10 +29,13 @@ from clarion.events.distribution import RetryPolicy
 from clarion.events.recipients.settings import from_table
 from clarion.events.settings import EventsSettings, MultiplexSettings, load
 from clarion.events.system import EventSystem, name_of
+from clarion.threads import NO_MEMORY
 
 _logger = logging.getLogger("clarion.events")
 
 RETRY_KEY = "retry"
+LOOK_S = 0.2
+"""How often it is seen what signals ask for."""
 
 
 def run(
@@ -46,17 +50,19 @@ def run(
     recipients, policies = recipients_of(settings, file)
     if not recipients:
         raise BadSetting(file=file, detail="there are no recipients: name some by [[events.recipients]] and --config")
-    stop, again = threading.Event(), threading.Event()
-    _on_signals(stop, again)
+    wanted = _on_signals()
     path = directory if config is None or str(directory) != "clarion-events" else Path(settings.directory)
     with make(path, settings, recipients, policies) as system:
         system.ready()
         ready(_ready_line(system, recipients))
-        while not stop.is_set():
-            stop.wait(0.2)
-            if again.is_set():
-                again.clear()
-                _reload(system, config)
+        while not wanted.stop:
+            try:
+                time.sleep(LOOK_S)
+                if wanted.again:
+                    wanted.again = False
+                    _reload(system, config)
+            except NO_MEMORY:  # others record, and this one delivers when there is some
+                time.sleep(LOOK_S)
     return 0
 
 
@@ -123,16 +129,25 @@ def _ready_line(system: EventSystem, recipients: list[Any]) -> str:
     return " ".join(["ready", *facts])
 
 
-def _on_signals(stop: threading.Event, again: threading.Event) -> None:
+class _Wanted:
+    """What signals ask for. To note it needs no memory."""
+
+    stop = again = False
+
+
+def _on_signals() -> _Wanted:
+    wanted = _Wanted()
+
     def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
+        wanted.stop = True
 
     def reload(_number: int, _frame: FrameType | None) -> None:
-        again.set()
+        wanted.again = True
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, reload)
+    return wanted
 
 
 def _log_to_stderr() -> None:

@@ -109,6 +109,14 @@ class RecordedEvent(Protocol):
     def body(self) -> memoryview | bytes: ...
 
 
+def headers_of(recorded: RecordedEvent) -> Headers:
+    """The headers of a record; none if they cannot be read. Never raises."""
+    try:
+        return decode_headers(recorded.headers)
+    except BadBatch:
+        return Headers()
+
+
 # --- ids ------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ Guarantees
     1. Own events are delivered only while the pair says that they are ours to deliver; it is asked before every batch.
     2. The partner's events leave our memory only when the partner says that they are settled.
     3. What we confirmed for the partner is told to it, and recorded there, before it delivers again.
+    4. The partner has recorded who our recipients are before it gets an event that was recorded for them.
 
 A recipient that only one of the two has gets its events from that one, so it waits until that one is back.
 """
@@ -23,12 +24,14 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from clarion.errors import BadArgument, BadBatch, BadSetting, ClarionError, EngineAbsent
+from clarion.errors import BadArgument, BadSetting, ClarionError, EngineAbsent
 from clarion.events.engine.engine import PARTNER_KIND, Engine
 from clarion.events.engine.feed import Translate
+from clarion.events.event import headers_of
 from clarion.events.link.frames import Confirmations
 from clarion.events.link.sink import ForeignSection
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section
+from clarion.events.memory.ballast import NO_MEMORY
 from clarion.events.pair.copies import Copies
 from clarion.events.pair.host import Pair
 from clarion.events.pair.messages import Policy, Timing
@@ -36,7 +39,6 @@ from clarion.events.pair.witness import Witness, open_witness
 from clarion.events.routing import Routes
 from clarion.events.settings import PairSettings
 from clarion.events.system import EventSystem
-from clarion.message import Headers, decode_headers
 from clarion.settings import parse_address
 
 ENGINE_S_MAX = 60.0
@@ -46,7 +48,7 @@ READ_BYTES = 1 << 20
 WITNESS_S = 1.0
 """How long a question to the witness may take."""
 PARTNER_ROUTES = "partner-routes"
-"""The name under which the ledger keeps who the partner's recipients are."""
+"""The file that keeps who the partner's recipients are; a ledger of before has them under this name."""
 
 AGAIN_S = 0.05
 
@@ -64,7 +66,6 @@ class PairedSystem(EventSystem):
         self._partner_routes = Routes()
         capacity = self.settings.capacity + self.settings.initialisation_capacity
         self._partner = self.memory.take_named(f"partner-{settings.partner_name}", "partner", capacity)
-        self._finished: dict[int, int] = {}
         listen, partner = parse_address(settings.listen), parse_address(settings.partner)
         self.pair = Pair(
             self.settings.name,
@@ -74,6 +75,7 @@ class PairedSystem(EventSystem):
             section=self._partner,
             engine=_Seam(self),
             state_path=self.path / "pair",
+            note_path=self.path / PARTNER_ROUTES,
             registry=self.registry,
             witness=witness_of(settings),
             without_witness=Policy(settings.without_witness),
@@ -83,7 +85,17 @@ class PairedSystem(EventSystem):
         for section in self._recorder.sections.all():
             section.mirror = self.pair.keeper.mirror(section)
         self.copies = Copies(self._directory, self.pair.keeper, self._is_own, self._partner.producer)
+        self._know_partner(self.pair.partner_note)
+        if not self._recipients:  # nothing here will say who they are but what others of the directory left
+            self.pair.note(self._shared.current().dump())
         self.pair.start()
+
+    def _know_partner(self, note: bytes | None) -> None:
+        """Who the partner's recipients were when it last said so."""
+        try:
+            self._partner_routes = Routes.load(note) if note is not None else Routes()
+        except ClarionError as error:
+            _logger.warning("the recipients of %s cannot be understood: %s", self.pair.partner, error)
 
     def _is_own(self, name: str) -> bool:
         return name == self._partner.name or any(name == one.name for one in self._recorder.sections.all())
@@ -112,26 +124,25 @@ class PairedSystem(EventSystem):
         return min(floor, section.first_sequence) if section is self._partner else floor
 
     def routes_changed(self, routes: Routes) -> None:
+        self.pair.note(routes.dump())  # first: then what is recorded by these routes waits until the partner has them
         super().routes_changed(routes)
-        self.pair.note(routes.dump())
 
     def confirmed(self, section: Section, recipient: str, ranges: list[tuple[int, int]]) -> None:
         if section is not self._partner:
             self.pair.confirmed(recipient, [(section.producer, first, end) for first, end in ranges])
 
     def _begun(self, engine: Engine) -> None:
-        held = engine.ledger.value(PARTNER_ROUTES)
-        if held is not None:
-            self._partner_routes = Routes.load(held)
+        if self.pair.partner_note is None:
+            self._know_partner(engine.ledger.value(PARTNER_ROUTES))
 
     def _bits(self, event: Recorded) -> int:
         """For whom an event of the partner is, in our numbers: by the names of its recipients."""
         theirs = self._partner_routes
         bits = event.bits
         if event.flags & FLAG_UNDECIDED:
-            bits = theirs.decide(_headers(event), event.time_ns // 1_000_000, event.producer + event.sequence)
+            bits = theirs.decide(headers_of(event), event.time_ns // 1_000_000, event.producer + event.sequence)
         engine = self._engine
-        ours = {route.name: route.slot for route in engine.routes.routes} if engine is not None else {}
+        ours = {route.name: route.slot for route in engine.decisions.routes.routes} if engine is not None else {}
         return sum(1 << ours[name] for name in theirs.names(bits) if name in ours)
 
     # --- facts --------------------------------------------------------------------------------------
@@ -234,7 +245,9 @@ class _Seam:
         system = self._system
         engine, partner = system._engine, system._partner
         assert engine is not None
-        settled = {route: engine.ledger.settled(partner.producer, route.slot) for route in engine.routes.routes}
+        settled = {
+            route: engine.ledger.settled(partner.producer, route.slot) for route in engine.decisions.routes.routes
+        }
         found: dict[str, list[tuple[int, int, int]]] = {}
         at = partner.first_sequence
         while at < partner.next_sequence:
@@ -261,7 +274,7 @@ class _Seam:
         """Durable, then the engine begins anew: what is confirmed is not owed."""
         engine = self._system._engine
         assert engine is not None
-        slots = {route.name: route.slot for route in engine.routes.routes}
+        slots = {route.name: route.slot for route in engine.decisions.routes.routes}
         applied = False
         for name, ranges in confirmations:
             for producer, first, end in ranges:
@@ -283,7 +296,7 @@ class _Seam:
         engine = self._system._engine
         assert engine is not None
         found: list[tuple[str, list[tuple[int, int, int]]]] = []
-        for route in engine.routes.routes:
+        for route in engine.decisions.routes.routes:
             ranges = []
             for feed in engine.feeds.values():
                 if feed.section.kind != PARTNER_KIND:
@@ -305,7 +318,7 @@ class _Seam:
         engine.ledger.adopt_section(partner.producer, partner.name, partner.kind, first=partner.first_sequence)
         engine.ledger.released(partner.producer, partner.first_sequence)
         news = False
-        slots = {route.name: route.slot for route in engine.routes.routes}
+        slots = {route.name: route.slot for route in engine.decisions.routes.routes}
         for name, ranges in confirmations:
             if name in slots:
                 for producer, first, end in ranges:
@@ -318,22 +331,18 @@ class _Seam:
             engine.begin_anew()
 
     def partner_note(self, note: bytes) -> None:
-        try:
-            routes = Routes.load(note)
-        except ClarionError as error:
-            _logger.warning("the recipients of %s cannot be understood: %s", self._system.pair.partner, error)
-            return
-        with contextlib.suppress(EngineAbsent):
-            self._system.ask_engine(self._keep(note, routes))
-
-    async def _keep(self, note: bytes, routes: Routes) -> None:
-        engine = self._system._engine
-        assert engine is not None
-        known, self._system._partner_routes = self._system._partner_routes, routes
-        if engine.ledger.value(PARTNER_ROUTES) != note:
-            await engine.ledger.set_value(PARTNER_ROUTES, note)
-        if self._system._acting and known != routes:  # what was read of its section was read with the old ones
-            engine.begin_anew()
+        system, routes = self._system, Routes.load(note)
+        known, system._partner_routes = system._partner_routes, routes
+        engine, thread = system._engine, system._thread
+        loop = thread.loop if thread is not None else None
+        if system._acting and known != routes and engine is not None and loop is not None:
+            # What was read of its section was read with the old ones. An engine that begins just now reads it later.
+            try:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(engine.begin_anew)
+            except NO_MEMORY:
+                system._partner_routes = known  # the note comes again
+                raise
 
     def floors(self) -> Iterable[tuple[int, int]]:
         """Of our own sections, and of those that other processes of this host write."""
@@ -362,13 +371,6 @@ def witness_of(settings: PairSettings) -> Witness | None:
         return open_witness(settings.witness, timeout_s=WITNESS_S)
     except BadArgument as error:
         raise BadSetting(file="settings", detail=f"[events.pair] witness: {error.facts['detail']}") from None
-
-
-def _headers(event: Recorded) -> Headers:
-    try:
-        return decode_headers(event.headers)
-    except BadBatch:
-        return Headers()
 
 
 def _covers(settled: tuple[int, list[tuple[int, int]]], place: tuple[int, int]) -> bool:

@@ -16,6 +16,7 @@ Guarantees
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -77,7 +78,8 @@ class Recorder:
         self.routes = routes
         """Who gets an event. May be changed at any time."""
         self.recorded: Callable[[], None] = _nothing
-        """Called after each event, in the thread that emitted it; must neither raise nor wait."""
+        """Called after each event, in the thread that emitted it; must neither raise nor wait. Gets nothing of the
+        ballast: without memory it is not called, or in vain."""
         self.set_initialising(initialising)
         _at_fork(self)
 
@@ -144,6 +146,7 @@ class Recorder:
         ballast = self.ballast
         section: Section | None = None
         sequence = 0
+        spent = False
         while True:
             try:
                 if section is None or not sequence:
@@ -155,7 +158,7 @@ class Recorder:
                         time_ns = time.time_ns()
                     if source is None:
                         source = self.source
-                    bits, epoch, flags = self._decide(self.routes(), type_, source, level, time_ns, attributes)
+                    bits, epoch, flags = decide(self.routes(), type_, source, level, time_ns, attributes)
                     section = self._free()
                     self._steps.at("212")
                     sequence = section.record(
@@ -170,17 +173,29 @@ class Recorder:
                         flags=flags,
                         wait_s=wait_s,
                     )
+                    spent = False  # the section has taken it again
                 self._steps.at("213")
-                self.recorded()
-                return ids.format_id(section.producer + sequence)
-            except NO_MEMORY:
+                identity = ids.format_id(section.producer + sequence)
+                if spent:
+                    ballast.refill()
+                break
+            except NO_MEMORY as error:
+                if error is ballast.final:
+                    raise
                 if ballast.scraps is not None:
                     ballast.scraps = None
                 elif ballast.whole is not None:
                     ballast.whole = ballast.whole[1]
+                    ballast.blocks = ballast.blocks[1]
+                    ballast.resize(*ballast.blocks[0])
                 else:
                     raise
-                ballast.missing = True
+                ballast.missing = spent = True
+        try:
+            self.recorded()
+        except NO_MEMORY:
+            pass
+        return identity
 
     def record_many(
         self, events: Iterable[tuple[str, str | None, Severity | str | int, Any]], wait_s: float | None
@@ -200,7 +215,7 @@ class Recorder:
             if constant:
                 bits.append(routes.bits_all)
             else:
-                wanted, _, undecided = self._decide(routes, type_, source, level, time_ns, None)
+                wanted, _, undecided = decide(routes, type_, source, level, time_ns, None)
                 bits.append(wanted)
                 flags |= undecided  # all of them: they are recorded in one piece
         recorded = section.append_many(encoded, bits, routes.epoch, flags, wait_s=wait_s)
@@ -221,30 +236,30 @@ class Recorder:
         self._reopen()
         return self._chain
 
-    def _decide(
-        self,
-        routes: Routes,
-        type_: str,
-        source: str,
-        severity: Severity,
-        time_ns: int,
-        attributes: dict[str, PropertyValue] | None,
-    ) -> tuple[int, int, int]:
-        """Bits, epoch and flags of an event."""
-        if not routes.routes:
-            return 0, 0, FLAG_UNDECIDED
-        if routes.is_constant:
-            return routes.bits_all, routes.epoch, 0
-        try:
-            properties = {
-                PROPERTY_SOURCE: source,
-                PROPERTY_SEVERITY: severity.text,
-                PROPERTY_TIME: format_time(time_ns),
-                **(attributes or {}),
-            }
-            return routes.decide(Headers(type=type_, properties=properties), time_ns // 1_000_000), routes.epoch, 0
-        except MemoryError:
-            return routes.bits_all, routes.epoch, FLAG_UNDECIDED
+
+def decide(
+    routes: Routes,
+    type_: str,
+    source: str,
+    severity: Severity,
+    time_ns: int,
+    attributes: dict[str, PropertyValue] | None,
+) -> tuple[int, int, int]:
+    """Bits, epoch and flags of an event."""
+    if not routes.routes:
+        return 0, 0, FLAG_UNDECIDED
+    if routes.is_constant:
+        return routes.bits_all, routes.epoch, 0
+    try:
+        properties = {
+            PROPERTY_SOURCE: source,
+            PROPERTY_SEVERITY: severity.text,
+            PROPERTY_TIME: format_time(time_ns),
+            **(attributes or {}),
+        }
+        return routes.decide(Headers(type=type_, properties=properties), time_ns // 1_000_000), routes.epoch, 0
+    except MemoryError:
+        return routes.bits_all, routes.epoch, FLAG_UNDECIDED
 
 
 def _nothing() -> None:
@@ -255,7 +270,7 @@ def _closed() -> NoReturn:
     raise BadArgument(argument="event system", detail="it is closed")
 
 
-keep(Recorder, Steps, TestPoint, Routes, ids)
+keep(sys.modules[__name__], Recorder, Steps, TestPoint, Routes, ids)
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 

@@ -6,17 +6,16 @@ Sizes and durations may have units ("16KiB", "30s"), as in the settings of a ser
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from clarion import limits
-from clarion.errors import BadArgument, BadName, BadSetting, NoPermission
+from clarion.errors import BadArgument, BadName, BadSetting
 from clarion.journal import Durability
 from clarion.message import check_name
-from clarion.settings import parse_address
+from clarion.settings import parse_address, read_tables
 from clarion.units import parse_unit
 
 
@@ -74,15 +73,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 def load(path: Path) -> EventsSettings:
     """The `[events]` of a file. Raises `BadSetting` or `NoPermission`."""
-    file = str(path)
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except PermissionError:
-        raise NoPermission(path=file) from None
-    except OSError as error:
-        raise BadSetting(file=file, detail=f"it cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise BadSetting(file=file, detail=str(error)) from None
+    file, tables = str(path), read_tables(path)
     events = tables.get("events")
     if not isinstance(events, dict):
         raise BadSetting(file=file, detail="there is no table [events]")

@@ -9,12 +9,12 @@ from typing import Any
 
 from clarion import ids
 from clarion.events import look as looking
-from clarion.events.event import PROPERTY_SEVERITY, PROPERTY_SOURCE, PROPERTY_TIME, Severity, format_time
+from clarion.events.event import Severity
 from clarion.events.host_memory import HostMemory, Sizes
-from clarion.events.memory import FLAG_UNDECIDED
 from clarion.events.memory.directory import Directory
+from clarion.events.recorder import decide
 from clarion.events.shared_routes import SharedRoutes
-from clarion.message import Headers, PropertyValue
+from clarion.message import PropertyValue
 
 WAIT_S = 30.0
 
@@ -36,14 +36,7 @@ def emit(
         level = Severity.of(severity)
         time_ns = time.time_ns()
         source = source or f"{socket.gethostname()}/shell"
-        routes = shared.current()
-        properties = {
-            PROPERTY_SOURCE: source,
-            PROPERTY_SEVERITY: level.text,
-            PROPERTY_TIME: format_time(time_ns),
-            **attributes,
-        }
-        bits = routes.decide(Headers(type=type_, properties=properties), time_ns // 1_000_000)
+        bits, epoch, flags = decide(shared.current(), type_, source, level, time_ns, attributes)
         sequence = section.record(
             type_,
             source,
@@ -52,8 +45,8 @@ def emit(
             data,
             attributes or None,
             bits=bits,
-            epoch=routes.epoch,
-            flags=0 if routes.routes else FLAG_UNDECIDED,
+            epoch=epoch,
+            flags=flags,
             wait_s=WAIT_S,
         )
         return ids.format_id(section.producer + sequence)

@@ -26,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -55,7 +55,6 @@ from clarion.events.steps import Steps
 from clarion.instruments import Registry
 from clarion.message import PropertyValue
 
-CLOSE_TRIES = 50
 CLOSE_AGAIN_S = 0.1
 ENGINE_AGAIN_S = 0.5
 """How often a process that has recipients looks whether the one that delivers is gone."""
@@ -98,7 +97,6 @@ class EventSystem:
             self.memory.take, self.steps, self._shared.current, source=source[:255], initialising=True
         )
         self._engine: Engine | None = None
-        self._control: ControlServer | None = None
         self._closed = False
         self._thread: EngineThread | None = None
         self._prepare()
@@ -181,12 +179,16 @@ class EventSystem:
         while True:
             try:
                 return recorder.record(type, source, severity, data, attributes, time_ns, self._wait_s)
-            except NO_MEMORY:
+            except NO_MEMORY as error:
                 # There was no memory for the call itself, so nothing happened; what comes from inside has left nothing.
+                if error is ballast.final:
+                    raise
                 if ballast.scraps is not None:
                     ballast.scraps = None
                 elif ballast.whole is not None:
                     ballast.whole = ballast.whole[1]
+                    ballast.blocks = ballast.blocks[1]
+                    ballast.resize(*ballast.blocks[0])
                 else:
                     raise
                 ballast.missing = True
@@ -295,9 +297,19 @@ class EventSystem:
                 await engine.run(stop)
             finally:
                 self._engine = None
-                await _surely(control.close)
+                while True:  # however long there is no memory; in line, for a call would need some
+                    try:
+                        await control.close()
+                        break
+                    except NO_MEMORY:
+                        time.sleep(CLOSE_AGAIN_S)  # noqa: ASYNC251 - nothing else runs here any more
         finally:
-            await _surely(ledger.close)
+            while True:  # what stays open keeps the next engine from starting
+                try:
+                    ledger.close()
+                    break
+                except NO_MEMORY:
+                    time.sleep(CLOSE_AGAIN_S)  # noqa: ASYNC251
             self.memory.close_foreign()
 
     def _begun(self, engine: Engine) -> None:
@@ -394,18 +406,6 @@ class EventSystem:
 
 
 keep(EventSystem, SharedRoutes)
-
-
-async def _surely(close: Callable[[], Awaitable[None] | None]) -> None:
-    """Close, also if there is no memory at first: what stays open keeps the next engine from starting."""
-    for _ in range(CLOSE_TRIES):
-        try:
-            closing = close()
-            if closing is not None:
-                await closing
-            return
-        except MemoryError:
-            time.sleep(CLOSE_AGAIN_S)  # noqa: ASYNC251 - nothing else runs here any more
 
 
 def name_of(recipient: Any) -> str:

@@ -2,76 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
-
-import msgspec
 
 from clarion import ids
 from clarion.errors import ClarionError
 from clarion.events import look
 from clarion.events.recipients import log_lines
+from tests.faults.events_harness import Nursery, until
 from tests.integration.events.multiplexer_process import Process
 
-WAIT_S = 45.0
-KILLED = -signal.SIGKILL
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
-    """Ask again until it holds."""
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {seconds} s: {what}"
-        time.sleep(0.005)
-
-
-class Nursery:
-    """Starts processes; leaves none behind."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.events.multiplexer_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={name: value for name, value in os.environ.items() if name != "CLARION_ARM"},
-        )
-
-    def __enter__(self) -> Nursery:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(WAIT_S)
-        self._process.stdout.close()
-
-    def _ask(self, line: str) -> str:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline().strip()
-
-    def start(self, process: Process) -> int:
-        return int(self._ask(f"start {msgspec.json.encode(process).decode()}"))
-
-    def wait(self, pid: int, seconds: float = WAIT_S) -> int | None:
-        """Its status; None while it runs."""
-        answer = self._ask(f"wait {pid} {seconds}")
-        return None if answer == "running" else int(answer)
-
-    def kill(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
-        assert self.wait(pid) == KILLED
+PROCESSES = "tests.integration.events.multiplexer_process"
+"""What a nursery of multiplexers, and of those who send to them, runs."""
 
 
 class Line(NamedTuple):

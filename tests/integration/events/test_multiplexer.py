@@ -11,13 +11,13 @@ import pytest
 
 from clarion.events.link import frames
 from clarion.events.link.frames import Hello, Role, Type
+from tests.faults.events_harness import Nursery, until
 from tests.integration.events.multiplexer_harness import (
+    PROCESSES,
     MultiplexerPlace,
-    Nursery,
     Place,
     check,
     lines_of,
-    until,
 )
 
 SWITCHES = [(True, False), (True, True), (False, False), (False, True)]
@@ -26,7 +26,7 @@ KEEPERS = ("one", "odd", "errors", "log")
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
+    with Nursery(PROCESSES) as nursery:
         yield nursery
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.events_harness import KILLED, Nursery, until
 from tests.integration.events.multiplexer_harness import (
-    KILLED,
+    PROCESSES,
     MultiplexerPlace,
-    Nursery,
     Place,
     check,
     lines_of,
-    until,
 )
 
 MODES = {
@@ -48,7 +47,7 @@ SENDER = ["events.215=kill@2", "events.216=kill@1", "events.216=kill@3", "events
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
+    with Nursery(PROCESSES) as nursery:
         yield nursery
 
 

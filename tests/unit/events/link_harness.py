@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import subprocess
@@ -10,7 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clarion.events.link.frames import Heartbeat, Hello, Role
+from clarion.errors import Blocked
+from clarion.events.link.frames import Heartbeat, Hello, Role, Type, recorded_of
 from clarion.events.link.server import Peer, Server
 from clarion.events.link.sink import Sink
 from clarion.events.memory.ring import Section
@@ -56,19 +58,26 @@ class StoringHandler:
         self.told: list[tuple[int, int, bytes]] = []
         self.lost_peers = 0
         self.before_store: Callable[[], None] = lambda: None
+        self.on_record: Callable[[str], None] = lambda text: None
+        self.refuses_notes = False
 
     def hello(self, peer: Peer, hello: Hello) -> Hello:
         return Hello("server", Role.PARTNER, sections=tuple(self.sink.held(one.producer) for one in hello.sections))
 
     def store(self, peer: Peer, section: int, records: list[memoryview]) -> int:
         self.before_store()
+        for record in records:
+            self.on_record(bytes(recorded_of(record).body).decode().strip(' "'))
         return self.sink.store(records)
 
     def heartbeat(self, peer: Peer, heartbeat: Heartbeat) -> Heartbeat:
         return Heartbeat(1, heartbeat.beat)
 
-    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> None:
+    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
+        if kind == Type.NOTE and self.refuses_notes:
+            raise Blocked(destination="notes", detail="no room for notes")
         self.told.append((kind, flags, bytes(payload)))
+        return kind == Type.NOTE
 
     def lost(self, peer: Peer) -> None:
         self.lost_peers += 1
@@ -105,6 +114,8 @@ class ServerProgram:
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:  # it goes on for a moment: until it has stopped, and its parent is told
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def kill(self) -> None:
         if self.process is not None:

@@ -137,6 +137,7 @@ class System:
     def __init__(self, name: str, partner: str, base: Path, recipient: Recipient, policy: Policy) -> None:
         self.name, self.partner, self.recipient, self.policy = name, partner, recipient, policy
         self.shared = base / "shared"
+        self.shared.mkdir(exist_ok=True)
         self.directory = base / name
         self.directory.mkdir()
         self.ledger: dict[str, set[EventId]] = {"own": set(), "partner": set()}
@@ -144,6 +145,8 @@ class System:
         new_section(self.directory / "partner.ring", "partner").close()
         self.address = ("127.0.0.1", 0)
         self.partner_address = ("127.0.0.1", 0)
+        self.note: bytes | None = f"recipients of {name}".encode()
+        """What the engine wants the partner to know from the start."""
         self.up = False
 
     def make(self) -> None:
@@ -161,6 +164,7 @@ class System:
             section=self.section,
             engine=self.engine,
             state_path=self.directory / "pair.state",
+            note_path=self.directory / "partner.note",
             registry=self.registry,
             witness=witness,
             without_witness=self.policy,
@@ -173,6 +177,8 @@ class System:
     def start(self) -> None:
         if not self.up:
             self.ring.mirror = self.pair.keeper.mirror(self.ring)
+            if self.note is not None:
+                self.pair.note(self.note)
             self.pair.start()
             self.engine.start()
             self.up = True

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from clarion.errors import BadArgument, ConnectionFailed
+from clarion import limits
+from clarion.errors import BadArgument, ConnectionFailed, ConnectionLost, EventError
 from clarion.events.link.client import Link
-from clarion.events.link.frames import Hello, Role
+from clarion.events.link.frames import Hello, Role, Type
 from clarion.events.pair.memory_file import MemoryFile
 from clarion.events.pair.messages import Memory, Policy
+from clarion.events.pair.note_file import NoteFile
 from clarion.events.pair.states import Bond, Duty, Right
 from clarion.instruments import Arming, Call
 from tests.unit.events.link_harness import until
@@ -51,6 +54,10 @@ def whole(*systems: System) -> Callable[[], bool]:
         system.pair.bond is Bond.PAIRED and system.pair.right is Right.HOLDING and system.pair.duty is Duty.IDLE
         for system in systems
     )
+
+
+def is_paired(system: System) -> bool:
+    return system.pair.bond is Bond.PAIRED
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -196,15 +203,96 @@ def test_a10_with_the_partner_away_events_are_recorded_and_sent_later(make: Make
 def test_a10_engines_tell_each_other_confirmations_and_notes(make: Make) -> None:
     a, b, _ = make(Policy.WITNESS)
     until(whole(a, b))
-    a.pair.note(b"recipients")
+    a.pair.note(b"other recipients")
     a.emit("one")
-    until(lambda: bool(b.engine.partner_confirmations) and b"recipients" in b.engine.notes)
+    assert b.engine.notes[-1] == b.pair.partner_note == b"other recipients"  # when emit returned
+    until(lambda: bool(b.engine.partner_confirmations))
     assert b.engine.partner_confirmations[0] == [(RECIPIENT, [(a.ring.producer, 1, 2)])]
+    a.crash()
     b.crash()
     b.restart()
-    until(lambda: b"recipients" in b.engine.notes)  # again, for a new connection
+    assert b.pair.partner_note == b"other recipients"  # whoever else is there
+    a.note = b"still other ones"
+    a.restart()
+    until(lambda: b.pair.partner_note == b"still other ones")
     with pytest.raises(BadArgument):
         a.pair.note(bytes(1 << 20))
+
+
+def test_a10_a_pair_is_not_whole_before_the_partner_has_recorded_the_note(make: Make) -> None:
+    a, b, _ = make(Policy.WITNESS)
+    a.crash()
+    a.note = None  # nothing that delivers has begun
+    a.restart()
+    until(lambda: a.pair.keeper.whole and b.pair.bond is Bond.PAIRED)
+    a.emit("copied, but not promised")
+    assert b.section.next_sequence == 2
+    assert not is_paired(a)
+    kept: list[bool] = []
+
+    def look() -> None:
+        kept.append(b.pair.partner_note == b"recipients" and not is_paired(a))
+
+    b.registry.arm(Arming("events.pair.after_note_kept", Call(look)))
+    a.pair.note(b"recipients")
+    until(lambda: is_paired(a))
+    assert kept == [True]  # it was durable, and a did not call itself paired before it heard that
+
+
+def test_a10_a_note_that_cannot_be_understood_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, _ = make(Policy.WITNESS)
+    until(whole(a, b))
+    before = b.pair.partner_note
+
+    def refuse(note: bytes) -> None:
+        raise EventError(detail="what is this?")
+
+    monkeypatch.setattr(b.engine, "partner_note", refuse)
+    a.pair.note(b"?")
+    until(lambda: a.pair.bond is Bond.DEGRADED)
+    a.emit("alone")
+    assert b.pair.partner_note == before
+    monkeypatch.undo()
+    until(lambda: a.pair.bond is Bond.PAIRED)
+    assert b.pair.partner_note == b"?"
+
+
+def test_a10_what_a_run_that_is_over_left_behind_does_not_undo_a_newer_note(make: Make) -> None:
+    a, b, _ = make(Policy.WITNESS)
+    until(whole(a, b))
+    a.crash()
+    deadline_s = time.monotonic() + 20
+    with contextlib.ExitStack() as stack:
+        old, new = (Link.connect(b.address, 20, hello=Hello("a", Role.PARTNER, run)) for run in (7, 3))
+        stack.callback(old.close)
+        stack.callback(new.close)
+        assert new.ask(Type.NOTE, b"new", deadline_s)[0] == Type.STORED
+        with pytest.raises(ConnectionLost):
+            old.ask(Type.NOTE, b"old", deadline_s)
+    assert b.pair.partner_note == b"new"
+
+
+def test_a10_a_note_survives_a_torn_write_and_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "partner-routes"
+    file = NoteFile(path)
+    size = path.stat().st_size
+    assert file.note is None
+    for note in (b"first", bytes(limits.EVENT_LINK_NOTE_BYTES_MAX), b"last"):
+        file.save(note)
+    data = bytearray(path.read_bytes())
+    file.save(b"last")
+    assert path.read_bytes() == data
+    file.close()
+    assert len(data) == size  # the room was there from the start
+    data[size // 2 + 20] ^= 1  # the last write
+    path.write_bytes(data)
+    file = NoteFile(path)
+    assert file.note == bytes(limits.EVENT_LINK_NOTE_BYTES_MAX)
+    file.save(b"next")
+    file.close()
+    file = NoteFile(path)
+    assert file.note == b"next"
+    file.close()
 
 
 def test_a10_a_large_state_is_given_back_in_parts(make: Make) -> None:

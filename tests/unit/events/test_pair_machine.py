@@ -22,6 +22,10 @@ def states(machine: Machine) -> tuple[Right, Duty]:
     return machine.right, machine.duty
 
 
+def bond(machine: Machine) -> Bond:
+    return machine.bond
+
+
 def of(kind: type[m.Instruction], said: list[m.Instruction]) -> list[m.Instruction]:
     return [one for one in said if isinstance(one, kind)]
 
@@ -154,11 +158,38 @@ def test_a10_a_partner_that_dies_while_it_gets_its_events_back_is_acted_for_agai
     machine = acting()
     machine.handle(m.Heard(Heartbeat(1)), 3_050)
     machine.handle(m.GiveBackAsked(), 3_100)
+    said: list[m.Instruction] = []
     for now_ms in range(3_500, 7_001, 500):
         machine.handle(m.Tick(), now_ms)
-        machine.handle(m.LeaseGranted("b", 7, 3_000, now_ms), now_ms)
+        said = machine.handle(m.LeaseGranted("b", 7, 3_000, now_ms), now_ms)
+    assert states(machine)[1] is Duty.TAKING_OVER
+    assert said == [m.ReleaseLease("b", 7)]  # what was done in it was told
+    machine.handle(m.LeaseGranted("b", 8, 3_000, 7_000), 7_010)
     assert states(machine)[1] is Duty.ACTING
-    assert machine.memory.owes
+    assert machine.memory == Memory(act=8, owes=True)
+
+
+def test_a10_nobody_acts_again_in_an_epoch_that_was_given_back() -> None:
+    """The partner waits for nothing more that was done in it. A witness may keep it for who had it last."""
+    machine = acting()
+    machine.handle(m.Tick(), 5_700)  # the lease ran out
+    (send,) = of(m.SendGiveBack, give_back(machine, 5_800))
+    assert isinstance(send, m.SendGiveBack)
+    machine.handle(m.GiveBackDone(send.token), 5_900)
+    for again in (machine, new(memory=machine.memory)):
+        for now_ms in range(6_000, 10_001, 500):
+            again.handle(m.Tick(), now_ms)
+        assert again.handle(m.LeaseGranted("b", 7, 3_000, 10_000), 10_010) == [m.ReleaseLease("b", 7)]
+        assert states(again)[1] is Duty.TAKING_OVER
+        again.handle(m.LeaseGranted("b", 8, 3_000, 10_500), 10_510)
+        assert states(again)[1] is Duty.ACTING
+
+
+def give_back(machine: Machine, now_ms: int) -> list[m.Instruction]:
+    """With nothing on its way."""
+    machine.handle(m.ReplayStopped(1), now_ms)
+    machine.handle(m.Heard(Heartbeat(1)), now_ms)
+    return machine.handle(m.GiveBackAsked(), now_ms)
 
 
 def test_a10_acting_ends_with_the_lease() -> None:
@@ -199,11 +230,40 @@ def test_a10_what_the_partner_did_is_recorded_before_it_is_told_so() -> None:
 
 def test_a10_degraded_and_paired_are_said_once_each() -> None:
     machine = holding()
-    heard = reports(machine.handle(m.Mirrored(True), 100))
-    heard += reports(machine.handle(m.Mirrored(False, "why"), 200))
-    heard += reports(machine.handle(m.Mirrored(False, "why"), 300))
-    heard += reports(machine.handle(m.Mirrored(True), 400))
+    machine.handle(m.Recipients(1), 50)
+    heard = reports(machine.handle(m.Mirrored(True, 1), 100))
+    heard += reports(machine.handle(m.Mirrored(False, 1, "why"), 200))
+    heard += reports(machine.handle(m.Mirrored(False, 1, "why"), 300))
+    heard += reports(machine.handle(m.Mirrored(True, 1), 400))
     assert heard == ["paired", "degraded", "paired"]
+
+
+def test_a10_a_pair_is_not_whole_before_the_partner_knows_the_recipients() -> None:
+    machine = holding()
+    machine.handle(m.Mirrored(True, 0), 100)
+    assert bond(machine) is Bond.ALONE  # it has every event, and does not know for whom
+    machine.handle(m.Recipients(1), 200)
+    machine.handle(m.Heard(Heartbeat(1)), 250)
+    assert bond(machine) is Bond.ALONE
+    assert reports(machine.handle(m.Mirrored(True, 1), 300)) == ["paired"]
+    assert bond(machine) is Bond.PAIRED
+
+
+def test_a10_recipients_that_change_are_told_before_a_pair_is_whole_again() -> None:
+    machine = holding()
+    machine.handle(m.Recipients(1), 50)
+    machine.handle(m.Mirrored(True, 1), 100)
+    assert machine.handle(m.Recipients(2), 200) == []
+    assert bond(machine) is Bond.TELLING
+    assert machine.handle(m.Mirrored(True, 1), 250) == []  # said before, told later
+    assert bond(machine) is Bond.TELLING
+    assert machine.handle(m.Mirrored(True, 2), 300) == []  # nothing was without its copy: nothing to report
+    assert bond(machine) is Bond.PAIRED
+    machine.handle(m.Recipients(3), 400)
+    assert reports(machine.handle(m.Mirrored(False, 2, "why"), 450)) == ["degraded"]
+    assert machine.handle(m.Mirrored(True, 2), 500) == []
+    assert bond(machine) is Bond.DEGRADED
+    assert reports(machine.handle(m.Mirrored(True, 3), 550)) == ["paired"]
 
 
 def test_a10_times_fit_each_other() -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from clarion.events.link.client import Link
-from clarion.events.link.frames import Hello, Role
+from clarion.events.link.frames import Hello, Role, Type
 from clarion.events.link.server import Server
 from clarion.events.memory.ring import Section
-from clarion.events.pair.mirror import Keeper, Mirror, Mode
+from clarion.events.pair.keeper import Keeper
+from clarion.events.pair.mirror import Mirror, Mode
 from clarion.instruments import Registry
 from clarion.journal.options import Durability
 from tests.unit.events.link_harness import (
@@ -201,6 +202,115 @@ def test_a10_a_partner_that_is_killed_again_and_again_misses_nothing(tmp_path: P
     section.close()
 
 
+class Versions:
+    """Emits the version of the note that whoever emits was told of; notes what the partner had not heard of by then."""
+
+    def __init__(self, keeper: Keeper, handler: StoringHandler) -> None:
+        self._keeper = keeper
+        self._handler = handler
+        self.version = 0
+        self.early: list[tuple[int, int]] = []
+        handler.on_record = self._stored
+
+    def change(self) -> None:
+        self._keeper.note(self.version + 1, str(self.version + 1).encode())
+        self.version += 1  # and only now somebody records by it
+
+    def _stored(self, text: str) -> None:
+        told = [int(content) for kind, _, content in self._handler.told if kind == Type.NOTE]
+        if int(text) > max(told, default=0):
+            self.early.append((int(text), max(told, default=0)))
+
+
+def test_a10_the_partner_has_a_note_before_it_gets_what_was_recorded_after_it(
+    keeper: Keeper, partner: Partner, ring: Section
+) -> None:
+    versions = Versions(keeper, partner.handler)
+    mirror = attach(keeper, ring)
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(0.0002):
+            emit(ring, str(versions.version))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(12):
+        versions.change()
+        if turn % 3 == 0:
+            partner.go()
+            until(lambda: mirror.mode is not Mode.LIVE)
+            partner.come()
+        until(lambda: keeper.whole)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    until(lambda: keeper.whole)
+    assert versions.early == []
+    assert partner.texts() == texts_of(ring)
+
+
+def test_a10_a_group_that_comes_while_the_note_is_told_waits_and_is_there_when_emit_returns(
+    keeper: Keeper, partner: Partner, ring: Section
+) -> None:
+    mirror = attach(keeper, ring)
+    keeper.note(1, b"1")
+    until(lambda: keeper.whole)
+    for number in range(2, 12):
+        keeper.note(number, str(number).encode())
+        emit(ring, str(number))
+        assert partner.texts()[-1] == str(number)
+        assert partner.handler.told[-1] == (Type.NOTE, 0, str(number).encode())
+    assert mirror.degraded == 0
+
+
+def test_a10_what_others_recorded_goes_behind_the_note_too(keeper: Keeper, partner: Partner, tmp_path: Path) -> None:
+    versions = Versions(keeper, partner.handler)
+    ring = new_section(tmp_path / "other.ring", durability="process")
+    mirror = keeper.copy(ring)
+    for _ in range(200):
+        versions.change()
+        emit(ring, str(versions.version))
+    until(lambda: keeper.whole)
+    assert versions.early == []
+    assert partner.texts() == texts_of(ring)
+    keeper.remove(mirror)
+    until(lambda: not keeper.has(mirror))
+    ring.close()
+
+
+def telling_keeper(partner: Partner) -> tuple[Keeper, list[tuple[bool, int]]]:
+    """A keeper, and whether everything was at the partner, with which version of the note, each time it said so."""
+    told: list[tuple[bool, int]] = []
+    keeper = Keeper(
+        partner.address,
+        HELLO,
+        Registry(),
+        stored_s=2.0,
+        on_whole=lambda whole, version, _: told.append((whole, version)),
+    )
+    return keeper, told
+
+
+def test_a10_a_partner_that_cannot_keep_the_note_has_nothing_that_counts(partner: Partner, ring: Section) -> None:
+    keeper, told = telling_keeper(partner)
+    mirror = attach(keeper, ring)
+    partner.handler.refuses_notes = True
+    keeper.note(1, b"1")
+    keeper.start()
+    try:
+        until(lambda: "no room for notes" in mirror.detail)
+        emit(ring, "alone")
+        assert partner.texts() == []
+        assert (True, 0) not in told
+        partner.handler.refuses_notes = False
+        until(lambda: (True, 1) in told)
+        assert partner.texts() == ["alone"]
+    finally:
+        keeper.close()
+
+
 def test_a10_a_full_partner_degrades_and_recovers(tmp_path: Path) -> None:
     small = new_section(tmp_path / "small.ring", "partner", mib=1)
     handler = StoringHandler(small)
@@ -296,10 +406,7 @@ def test_a10_without_memory_a_group_is_tried_again_and_then_recorded_here_only(
 
 
 def test_a10_whole_and_broken_are_told_once_each(partner: Partner, tmp_path: Path) -> None:
-    told: list[tuple[bool, str]] = []
-    keeper = Keeper(
-        partner.address, HELLO, Registry(), stored_s=2.0, on_whole=lambda whole, detail: told.append((whole, detail))
-    )
+    keeper, told = telling_keeper(partner)
     ring = new_section(tmp_path / "normal.ring")
     attach(keeper, ring)
     keeper.start()
@@ -319,7 +426,8 @@ def test_a10_test_points_stand_at_each_step(partner: Partner, tmp_path: Path) ->
     ring = new_section(tmp_path / "normal.ring")
     emit(ring, "before")
     attach(keeper, ring)
-    for name in ("before_put", "before_stored", "after_stored", "before_catch_up"):
+    keeper.note(1, b"who the recipients are")
+    for name in ("before_put", "before_stored", "after_stored", "before_catch_up", "before_note", "after_note"):
         registry.arm(f"events.pair.{name}=log:{tmp_path}/log*always")
     keeper.start()
     until(lambda: keeper.whole)

@@ -54,7 +54,17 @@ class TestFileWitness(WitnessConformance):
     __test__ = True
 
     def make(self, directory: Path) -> Witness:
+        (directory / "shared").mkdir(exist_ok=True)
         return FileWitness(directory / "shared", skew_ms=50)
+
+    def test_a10_storage_that_is_not_there_gives_nobody_a_right(self, tmp_path: Path) -> None:
+        """Nor is it made: a second one, beside the one that is only not mounted, would give both hosts the right."""
+        witness = FileWitness(tmp_path / "mounted" / "witness")
+        with pytest.raises(FileNotFoundError):
+            witness.acquire("a", "a", 1_000)
+        assert not any(tmp_path.iterdir())
+        (tmp_path / "mounted" / "witness").mkdir(parents=True)
+        assert witness.acquire("a", "a", 1_000).granted
 
     def test_a10_a_torn_copy_leaves_the_one_before_it(self, tmp_path: Path) -> None:
         witness = FileWitness(tmp_path)

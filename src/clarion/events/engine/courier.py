@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from clarion import limits
 from clarion.errors import ClarionError
 from clarion.events.distribution import Batch, Confirm, GiveUp, Instruction, Pipeline
+from clarion.events.engine.dead import Resending
 from clarion.events.engine.feed import Feed
 from clarion.events.engine.pages import Pages
 from clarion.events.event import Event
@@ -43,6 +44,7 @@ class Engine(Protocol):
     steps: Steps
     feeds: dict[int, Feed]
     pages: Pages
+    resending: Resending
     landed: asyncio.Event
 
     def now_ms(self) -> int: ...
@@ -50,7 +52,6 @@ class Engine(Protocol):
     def offer(self, pipeline: Pipeline) -> None: ...
     def confirm(self, pipeline: Pipeline, confirm: Confirm) -> None: ...
     def give_up(self, pipeline: Pipeline, give_up: GiveUp, event: Recorded | None) -> None: ...
-    def read_dead(self, at: int) -> Recorded | None: ...
 
 
 class Courier:
@@ -80,6 +81,11 @@ class Courier:
     def carries(self, section: int) -> bool:
         """An event of this section is being delivered."""
         return section in self._carrying
+
+    @property
+    def keeps_ids(self) -> bool:
+        """The recipient wants to hear what it need not remember any more."""
+        return self._settled is not None
 
     def settled(self, producer: int, below: int) -> None:
         """Nothing of this producer below that comes again, so a recipient that keeps ids may forget them."""
@@ -247,7 +253,7 @@ class Courier:
 
     def _read(self, key: int, runs: list[tuple[int, int]]) -> list[Recorded]:
         if key == DEAD_SECTION:
-            found = (self._engine.read_dead(at) for first, end in runs for at in range(first, end))
+            found = (self._engine.resending.read(at) for first, end in runs for at in range(first, end))
             return [record for record in found if record is not None]
         return self._engine.pages.events(self._engine.feeds[key].section, runs)
 

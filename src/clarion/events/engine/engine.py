@@ -20,21 +20,22 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from clarion import limits
-from clarion.errors import BadBatch, LimitReached, NoSuchDeadEvent, RecordDamaged
+from clarion.errors import LimitReached
 from clarion.events.distribution import Confirm, GiveUp, Pipeline, RetryPolicy
 from clarion.events.engine.courier import Courier
-from clarion.events.engine.feed import READ_BYTES, READ_EVENTS, Feed, Translate
+from clarion.events.engine.dead import Resending
+from clarion.events.engine.deciding import Decisions
+from clarion.events.engine.feed import READ_BYTES, READ_EVENTS, Feed
 from clarion.events.engine.pages import Pages
 from clarion.events.engine.replay import Rank, ReplayReport
-from clarion.events.event import PROPERTY_SOURCE
+from clarion.events.engine.seams import Memory, Rules
+from clarion.events.event import PROPERTY_SOURCE, headers_of
 from clarion.events.ledger import DEAD_SECTION, Ledger
 from clarion.events.memory import Recorded, Section
-from clarion.events.routing import Route, Routes
 from clarion.events.steps import Steps
-from clarion.message import decode_headers
 
 STOP_S = 2.0
 """How long deliveries that are under way may take when the engine stops; then they are cut off, and come again."""
@@ -48,57 +49,6 @@ FOREIGN_KINDS = frozenset({PARTNER_KIND, "multiplex"})
 """Sections whose events were emitted elsewhere, and keep the ids that they have there."""
 
 _logger = logging.getLogger("clarion.events")
-
-
-class Memory(Protocol):
-    """The sections of a host, as an engine needs them."""
-
-    unreadable: dict[str, str]
-    """Sections that are there and cannot be opened, and why."""
-
-    def found(self) -> list[tuple[Section, bool]]:
-        """All sections there are, each with whether this process writes it. The same objects each time."""
-        ...
-
-    def is_orphan(self, section: Section) -> bool:
-        """Its owner is gone, and nobody will write to it any more."""
-        ...
-
-    def remove(self, section: Section) -> bool:
-        """An orphan that holds nothing any more; False if it is none."""
-        ...
-
-
-class Rules(Protocol):
-    """What the system around an engine decides."""
-
-    def may_deliver(self) -> bool:
-        """The system is ready, and it is ours to deliver."""
-        ...
-
-    def is_replayed(self, section: Section) -> bool:
-        """A partner's section is only delivered while we act for the partner."""
-        ...
-
-    def routes_changed(self, routes: Routes) -> None:
-        """Tell whoever records, here and in other processes."""
-        ...
-
-    def translation(self, section: Section) -> Translate | None:
-        """How to read for whom events of another system are; None for our own."""
-        ...
-
-    def releasable(self, section: Section, floor: int) -> int:
-        """Everybody has settled what is below `floor`: how far it may leave now. `Engine.release` asks again."""
-        ...
-
-    def settled(self, section: Section, floor: int) -> None:
-        """Everything below `floor` has left a section."""
-        ...
-
-    def confirmed(self, section: Section, recipient: str, ranges: list[tuple[int, int]]) -> None:
-        """A recipient has confirmed events of a section, durably."""
-        ...
 
 
 class Engine:
@@ -117,8 +67,9 @@ class Engine:
         self.feeds: dict[int, Feed] = {}
         self.pages = Pages()
         self.report = ReplayReport(self.now_ms())
-        self.routes = Routes()
         self.ledger = ledger
+        self.decisions = Decisions(ledger)
+        self.resending = Resending(ledger)
         self.pipelines: dict[int, Pipeline] = {}
         self.couriers: dict[int, Courier] = {}
         self._memory = memory
@@ -135,12 +86,6 @@ class Engine:
         self._stopping_feeds: set[int] = set()
         self.landed = asyncio.Event()
         """Set by couriers: a delivery is over."""
-        self._routes_by_epoch: dict[int, Routes] = {}
-        self._valid: dict[int, int] = {}
-        self._dead_left: dict[int, bool] = {}
-        """By slot: there are more dead events to be sent again than the window had room for."""
-        self._resent: dict[int, int] = {}
-        """Sequence in the section of the dead -> number of the dead event."""
         self._starting = True
 
     # --- life ---------------------------------------------------------------------------------------
@@ -223,7 +168,7 @@ class Engine:
         for feed in self.feeds.values():
             self._attach(pipeline, feed)
         pipeline.add_section(DEAD_SECTION, Rank.NEW, 1)
-        self._offer_dead(pipeline)
+        self.resending.offer(pipeline)
         return pipeline
 
     def _attach(self, pipeline: Pipeline, feed: Feed) -> None:
@@ -288,36 +233,7 @@ class Engine:
 
     def _reroute(self) -> None:
         """The recipients have changed: whoever records is told."""
-        rows = self.ledger.recipients()
-        self._routes_by_epoch.clear()
-        self._valid.clear()
-        self.routes = Routes(self.ledger.epoch, [Route(row.slot, row.name, row.filter) for row in rows])
-        self._rules.routes_changed(self.routes)
-
-    # --- deciding, for feeds --------------------------------------------------------------------------
-
-    def valid(self, epoch: int) -> int:
-        """The bits whose holders were there in this epoch, and still are."""
-        bits = self._valid.get(epoch)
-        if bits is None:
-            bits = sum(1 << row.slot for row in self.ledger.recipients() if row.since <= epoch)
-            self._valid[epoch] = bits
-        return bits
-
-    def routes_of(self, epoch: int) -> Routes:
-        """Of a record's epoch; one that was recorded when nothing was known is decided by what is known now."""
-        routes = self._routes_by_epoch.get(epoch)
-        if routes is None:
-            found = self.ledger.routing(epoch) if epoch else []
-            routes = Routes(epoch, [(slot, str(slot), text) for slot, text in found]) if found else self.routes
-            self._routes_by_epoch[epoch] = routes
-        return routes
-
-    def decided(self, section: int, first: int, end: int) -> list[tuple[int, int, int]]:
-        return self.ledger.decided(section, first, end)
-
-    async def decide(self, section: int, runs: list[tuple[int, int, int]]) -> None:
-        await self.ledger.decide(section, runs)
+        self._rules.routes_changed(self.decisions.renew())
 
     # --- sections -----------------------------------------------------------------------------------
 
@@ -335,7 +251,7 @@ class Engine:
                 for feed in list(self.feeds.values()):
                     if feed.has_new:
                         self.steps.at("214")
-                        taken += await feed.take(self.pages, self)
+                        taken += await feed.take(self.pages, self.decisions)
             for slot, pipeline in self.pipelines.items():
                 if slot not in self.couriers:  # nobody delivers to it here, but what it is not owed can go
                     self.offer(pipeline)
@@ -502,8 +418,7 @@ class Engine:
                     break
             if pipeline.cursor(key) > before:
                 self._release(feed)
-        if self._dead_left.get(pipeline.slot):
-            self._offer_dead(pipeline)
+        self.resending.offer_rest(pipeline)
 
     def confirm(self, pipeline: Pipeline, confirm: Confirm) -> None:
         """Record it; then it is acted on."""
@@ -539,7 +454,7 @@ class Engine:
     def _tell_settled(self, pipeline: Pipeline, feed: Feed) -> None:
         """Not beyond a dead event, which an operator may send again. Other systems' events have other numbers."""
         courier = self.couriers.get(pipeline.slot)
-        if courier is not None and feed.section.kind not in FOREIGN_KINDS:
+        if courier is not None and courier.keeps_ids and feed.section.kind not in FOREIGN_KINDS:
             floor = pipeline.settled_floor(feed.key)
             courier.settled(feed.key, min(floor, self.ledger.dead_floor(feed.key, pipeline.slot) or floor))
 
@@ -600,40 +515,13 @@ class Engine:
         found = self.pages.events(feed.section, [(at, at + 1)]) if feed is not None else []
         if not found:
             return None, self.now_ms()
-        try:
-            source = (decode_headers(found[0].headers).properties or {}).get(PROPERTY_SOURCE)
-        except BadBatch:
-            source = None
+        source = (headers_of(found[0]).properties or {}).get(PROPERTY_SOURCE)
         return source, found[0].time_ns // 1_000_000
-
-    # --- the dead -----------------------------------------------------------------------------------
-
-    def _offer_dead(self, pipeline: Pipeline) -> None:
-        """Dead events that an operator sends again, as far as the window goes; the others when there is room."""
-        left = False
-        for event in self.ledger.resent(pipeline.slot):
-            at = event.resent_at
-            self._resent[at] = event.number
-            if at >= pipeline.cursor(DEAD_SECTION):
-                left = not pipeline.offer_runs(DEAD_SECTION, [(at, at + 1)], at + 1)
-                if left:
-                    break
-        self._dead_left[pipeline.slot] = left
 
     async def resend_dead(self, numbers: list[int] | None) -> int:
         """Owe dead events again to who they were given up for; how many."""
-        every = self.ledger.dead_events(count_max=1 << 30) if numbers is None else []
-        chosen = numbers if numbers is not None else [event.number for event in every]
-        events = self.ledger.resend_dead(chosen)
-        await self.ledger.durable()
+        count = await self.resending.resend(numbers)
         for pipeline in self.pipelines.values():
-            self._offer_dead(pipeline)
+            self.resending.offer(pipeline)
         self._wake()
-        return len(events)
-
-    def read_dead(self, at: int) -> Recorded | None:
-        """A dead event that is sent again; None if it is damaged, or purged meanwhile."""
-        try:
-            return self.ledger.read_dead(self._resent.get(at, 0))
-        except (RecordDamaged, NoSuchDeadEvent):
-            return None
+        return count

@@ -8,17 +8,16 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 from clarion import limits
-from clarion.errors import BadBatch, InternalFault
+from clarion.errors import InternalFault
+from clarion.events.engine.deciding import Decisions
 from clarion.events.engine.indications import IndicationQueue
 from clarion.events.engine.pages import Pages
 from clarion.events.engine.replay import Rank
+from clarion.events.event import headers_of
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section
-from clarion.events.routing import Routes
-from clarion.message import Headers, decode_headers
 
 READ_EVENTS = 4_096
 READ_BYTES = 1 * limits.MIB
@@ -26,22 +25,8 @@ QUEUE_EVENTS_MAX = 1 << 20
 RECORD_BYTES_MIN = 128
 """No record of an event is smaller, so a queue of so many words mirrors a whole section."""
 
-
 Translate = Callable[[Recorded], int]
 """For whom an event of another system is, in our numbers of recipients."""
-
-
-class Deciding(Protocol):
-    """Who decides, as of the epoch of a record, what was recorded undecided; and what a record's bits still mean."""
-
-    def valid(self, epoch: int) -> int:
-        """The bits whose holders were there in this epoch, and still are."""
-        ...
-
-    def routes_of(self, epoch: int) -> Routes: ...
-    def decided(self, section: int, first: int, end: int) -> list[tuple[int, int, int]]: ...
-    def decide(self, section: int, runs: list[tuple[int, int, int]]) -> Awaitable[None]: ...
-
 
 RANKS = {"initialisation": Rank.INITIALISATION, "partner": Rank.PARTNER}
 
@@ -77,7 +62,7 @@ class Feed:
         """There is something that is not indicated yet, and room for it."""
         return self.queue.next < self.section.next_sequence and self.queue.room > 0
 
-    async def take(self, pages: Pages, deciding: Deciding) -> int:
+    async def take(self, pages: Pages, deciding: Decisions) -> int:
         """Indicate some new events; how many."""
         first, end = self.queue.next, self.section.next_sequence
         count = min(end - first, self.queue.room, READ_EVENTS)
@@ -89,7 +74,7 @@ class Feed:
         self.queue.put(bits)
         return len(bits)
 
-    async def _bits(self, first: int, count: int, events: list[Recorded], deciding: Deciding) -> list[int]:
+    async def _bits(self, first: int, count: int, events: list[Recorded], deciding: Decisions) -> list[int]:
         if not events:
             return self._lost(first, first + count)
         bits: list[int] = []
@@ -112,14 +97,14 @@ class Feed:
             await deciding.decide(self.key, fresh)
         return bits
 
-    def _undecided(self, event: Recorded, deciding: Deciding, fresh: list[tuple[int, int, int]]) -> int:
+    def _undecided(self, event: Recorded, deciding: Decisions, fresh: list[tuple[int, int, int]]) -> int:
         """For whom it is: as was decided before, or as is decided now."""
         known = deciding.decided(self.key, event.at, event.at + 1)
         if known:
             return known[0][2]
         routes = deciding.routes_of(event.epoch)
         identity = event.producer + event.sequence
-        bits = routes.decide(_headers(event), event.time_ns // 1_000_000, identity)
+        bits = routes.decide(headers_of(event), event.time_ns // 1_000_000, identity)
         if fresh and fresh[-1][1] == event.at and fresh[-1][2] == bits:
             fresh[-1] = fresh[-1][0], event.at + 1, bits
         else:
@@ -133,10 +118,3 @@ class Feed:
         if known < end - first:
             raise InternalFault(detail=f"section {self.section.name}: {first} to {end} cannot be read and is not lost")
         return [0] * (end - first)
-
-
-def _headers(event: Recorded) -> Headers:
-    try:
-        return decode_headers(event.headers)
-    except BadBatch:
-        return Headers()

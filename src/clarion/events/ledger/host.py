@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from clarion.journal import (
     Store,
     ThreadCommitter,
 )
+from clarion.threads import AGAIN_S, NO_MEMORY
 
 _SEGMENT_BYTES = 1 * limits.MIB
 _CHECKPOINT_ENTRIES = 20_000
@@ -91,12 +93,19 @@ class Ledger(Confirming, Registry):
         bytes_max = max(bytes_max, 2 * limits.SEGMENTS_MIN * segment_bytes)
         options = JournalOptions(durability, bytes_max, checkpoint_log_entries=_CHECKPOINT_ENTRIES)
         store = FileStore.open(path, durability=durability, segment_bytes=segment_bytes, bytes_max=bytes_max)
-        committer = ThreadCommitter(loop)
+        committer: ThreadCommitter | None = None
         try:
+            committer = ThreadCommitter(loop)
             return cls.over(store, committer, options, probe)
         except BaseException:
-            committer.close()
-            store.close()
+            while True:  # what stays open keeps the next one from opening it
+                try:
+                    if committer is not None:
+                        committer.close()
+                    store.close()
+                    break
+                except NO_MEMORY:
+                    time.sleep(AGAIN_S)
             raise
 
     @classmethod

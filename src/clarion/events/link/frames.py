@@ -11,7 +11,8 @@
     GIVE_BACK_ASK   ->      what did you do for me?
     GIVE_BACK       ->      this; the last part is flagged
     GIVE_BACK_DONE  ->      I have recorded it, you may forget it
-    NOTE            ->      what one engine wants the other's to know; the link does not look into it
+    NOTE            ->      what one engine wants the other's to know; the link does not look into it. A partner answers
+                            by STORED when it has it durable
 
 Rules
     1. Pure: bytes in, bytes out.

@@ -41,8 +41,8 @@ AGAIN_S = 0.01
 ACCEPT_AGAIN_S = 0.2
 """… or a connection for which there was no descriptor."""
 TURN_S = 0.1
-_EVENTS_PER_TURN = 32
-"""So few that the kernel's answer fits a small object."""
+_EVENTS_PER_TURN = 24
+"""So few that the kernel's answer fits an object as the ballast has them (12 bytes each)."""
 POST_BYTES_MAX = ANSWERS_BYTES - frames.HEADER_BYTES
 
 _logger = logging.getLogger("clarion.events")
@@ -132,8 +132,8 @@ class Handler(Protocol):
         """The answer: our own."""
         ...
 
-    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> None:
-        """Any other frame."""
+    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
+        """Any other frame. True: what it says is durable, and that is answered by STORED."""
         ...
 
     def lost(self, peer: Peer) -> None:
@@ -383,8 +383,9 @@ class Server:
                 peer.answer(Type.HELLO, len(answer), frame.number)
             elif frame.type in (Type.STORED, Type.ERROR):
                 raise UnknownFrame(type=frame.type, state="receiving")
-            else:
-                self._handler.control(peer, frame.type, frame.flags, frame.payload)
+            elif self._handler.control(peer, frame.type, frame.flags, frame.payload):
+                frames.STORED.pack_into(peer.answer_room(), 0, 0, 0, 0)
+                peer.answer(Type.STORED, frames.STORED.size, frame.number)
         except ProtocolError:
             raise
         except (ClarionError, struct.error, ValueError, OSError) as error:

@@ -8,7 +8,8 @@ Theory of operation
 
 Guarantees
     1. `commit` returns when the record is durable. A write that was interrupted is done again, with the same bytes at
-       the same place, by whoever comes next.
+       the same place, by whoever comes next. One that is done is not: what follows it may fail for want of memory, and
+       to wait for the disk once more would give others what was dropped for it.
     2. A sync that failed is never tried again: what the disk holds is unknown, so nothing more is recorded here.
 
 Rules
@@ -67,7 +68,9 @@ class SyncedWriter(Writer):
         self._buffers = (memoryview(bytearray(gather_bytes)), memoryview(bytearray(gather_bytes)))
         self._gathering: _Gathering = (next_sequence, tail, 0, 0, 0, 0)
         self._group: _Group | None = None
-        self._ballast = ballast
+        self._stored: tuple[_Group, int] | None = None
+        """The group that is durable, though not everybody was told, and how far the ring may be written then."""
+        self._make_whole = ballast.make_whole  # made now: to make it later would need memory
 
     @property
     def next(self) -> tuple[int, int]:
@@ -78,24 +81,27 @@ class SyncedWriter(Writer):
         """The sequence of the record, which is not durable yet; `FULL` or `BUSY`."""
         span = self._span(event, origin)
         with self._lock:
-            if self._group is not None and self._group.buffer == self._gathering[2]:
-                self._hand_over(self._group)
-            sequence, tail, number, position, size, first = self._gathering
-            if not size:
-                position, first = aligned(tail, SECTOR_BYTES), sequence
-            lap, offset = divmod(position, self._ring_bytes)
-            if offset + size + span > self._ring_bytes or size + span > self._gather_bytes:
-                if size:
-                    return BUSY
-                lap, offset = lap + 1, 0
-                position = lap * self._ring_bytes
-            end = position + size + span
-            if aligned(end, SECTOR_BYTES) > self._limit and not self._make_room(aligned(end, SECTOR_BYTES)):
-                return FULL
-            buffer = self._buffers[number]
-            _, checksum = self._pack(buffer, size, lap, sequence, event, bits, epoch, flags, origin)
-            _pack_checksum(buffer, size, checksum)
-            self._gathering = (sequence + 1, end, number, position, size + span, first)
+            return self._stage(span, event, bits, epoch, flags, origin)
+
+    def _stage(self, span: int, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None) -> int:
+        if self._group is not None and self._group.buffer == self._gathering[2]:
+            self._hand_over(self._group)
+        sequence, tail, number, position, size, first = self._gathering
+        if not size:
+            position, first = aligned(tail, SECTOR_BYTES), sequence
+        lap, offset = divmod(position, self._ring_bytes)
+        if offset + size + span > self._ring_bytes or size + span > self._gather_bytes:
+            if size:
+                return BUSY
+            lap, offset = lap + 1, 0
+            position = lap * self._ring_bytes
+        end = position + size + span
+        if aligned(end, SECTOR_BYTES) > self._limit and not self._make_room(aligned(end, SECTOR_BYTES)):
+            return FULL
+        buffer = self._buffers[number]
+        _, checksum = self._pack(buffer, size, lap, sequence, event, bits, epoch, flags, origin)
+        _pack_checksum(buffer, size, checksum)
+        self._gathering = (sequence + 1, end, number, position, size + span, first)
         return sequence
 
     def commit(self, sequence: int) -> None:
@@ -133,31 +139,38 @@ class SyncedWriter(Writer):
         group = self._take()
         if group is None:
             return
-        buffer, position, size, first, last = group
-        records = self._buffers[buffer][:size]
-        offset = RING_OFFSET + position % self._ring_bytes
+        records = self._buffers[group.buffer][: group.size]
+        stored = self._stored
+        if stored is None or stored[0] is not group:
+            stored = self._store(group, records)
+        mirror = self.mirror
+        if mirror is not None:
+            # Not beside the sync: power lost in between would leave these numbers to other events here, and the partner
+            # with events that nobody emitted under them.
+            mirror.begin(records, group.first, group.last + 1)
+            mirror.finish()
+        with self._lock:
+            self._settle(group.last, stored[1])
+
+    def _settle(self, last: int, limit: int) -> None:
+        if limit > self._limit:
+            self._limit = limit
+        self.durable = last
+        self._marks[MARK_DURABLE] = last
+        self._group = None
+
+    def _store(self, group: _Group, records: memoryview) -> tuple[_Group, int]:
+        offset = RING_OFFSET + group.position % self._ring_bytes
         with self._lock:
             state = self._next_state()
             if state is not None and state.position - self._state.position >= self._ring_bytes // _STATE_SHARE:
                 self._write_state(state)
-            limit = self._limit_of(self._state.position)
-        mirror = self.mirror
-        # From here on nothing needs memory, and what was dropped of the ballast is taken again: others run now.
-        if self._ballast.missing:
-            self._ballast.refill()
+            stored = group, self._limit_of(self._state.position)
+        # What was dropped of the ballast is taken again before the write: others run then.
         self._write(offset, records)
         self._sync()
-        if mirror is not None:
-            # Not beside the sync: power lost in between would leave these numbers to other events here, and the partner
-            # with events that nobody emitted under them.
-            mirror.begin(records, first, last + 1)
-            mirror.finish()
-        with self._lock:
-            if limit > self._limit:
-                self._limit = limit
-            self.durable = last
-            self._marks[MARK_DURABLE] = last
-            self._group = None
+        self._stored = stored
+        return stored
 
     def attach(self, mirror: Mirror | None) -> None:
         """Copy every group from the next one on."""
@@ -190,7 +203,7 @@ class SyncedWriter(Writer):
 
     def _write(self, offset: int, data: memoryview) -> None:
         try:
-            self.file.write(offset, data)
+            self.file.write(offset, data, self._make_whole)
         except OSError as error:
             self._fail("write", error)
 

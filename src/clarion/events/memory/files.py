@@ -19,6 +19,7 @@ import fcntl
 import mmap
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -34,6 +35,10 @@ _LOCK_TRIES = 20
 _LOCK_PAUSE_S = 0.005
 
 
+def nothing() -> None:
+    """Before a write that nobody has to prepare for."""
+
+
 class RingFile(Protocol):
     """The bytes of a section. What is written is seen in `view` at once."""
 
@@ -41,8 +46,8 @@ class RingFile(Protocol):
     marks: memoryview
     """Words of 64 bits in memory that all processes share; see `layout`."""
 
-    def write(self, offset: int, data: memoryview) -> None:
-        """All of it. Raises `OSError`."""
+    def write(self, offset: int, data: memoryview, before: Callable[[], None] = ...) -> None:
+        """All of it. Raises `OSError`. From the call of `before` on it needs no memory."""
         ...
 
     def sync(self) -> None: ...
@@ -152,8 +157,10 @@ class MappedFile:
                 lock.release()
             raise
 
-    def write(self, offset: int, data: memoryview) -> None:
-        seen = self.view[offset : offset + len(data)]
+    def write(self, offset: int, data: memoryview, before: Callable[[], None] = nothing) -> None:
+        size = len(data)
+        seen = self.view[offset : offset + size]
+        before()
         try:
             written = os.pwrite(self._descriptor, data, offset)
         except MemoryError:
@@ -162,7 +169,7 @@ class MappedFile:
             if seen != data:
                 raise
             return
-        while written < len(data):
+        while written < size:
             written += os.pwrite(self._descriptor, data[written:], offset + written)
 
     def sync(self) -> None:

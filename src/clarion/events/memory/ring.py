@@ -19,7 +19,6 @@ Rules
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +32,6 @@ from clarion.events.encoding import Attributes, Encoded, Encoder
 from clarion.events.memory import layout
 from clarion.events.memory.ballast import (
     NO_MEMORY,
-    PRIVATE,
-    STACK_BYTES,
     STILL_NO_MEMORY,
     Ballast,
     apart,
@@ -263,25 +260,32 @@ class Section:
         while True:
             try:
                 arguments = (type_, source, severity, time_ns, data, attributes, content_type)
-                if not ballast.missing or ballast.stack is None:
+                if not ballast.missing or ballast.wanted[1] is ballast.wanted[1][1]:
                     return self._insist_on(None, arguments, bits, epoch, flags, wait_s, None)
                 # Whoever waits for the interpreter begins to wait anew: it is not passed on for some milliseconds.
+                ballast.refill()
                 _sleep(0)
-                ballast.stack = None
+                ballast.wanted = ballast.blocks = ballast.wanted[1][1]
+                ballast.resize(*ballast.blocks[0])
                 return self._insist_apart(None, arguments, bits, epoch, flags, wait_s, None)
-            except NO_MEMORY:
-                # Nothing has happened yet: what comes from inside has used up the ballast.
+            except NO_MEMORY as error:
+                # Nothing has happened yet; unless that comes from inside, where all was tried.
+                if error is ballast.final:
+                    raise
                 if ballast.scraps is not None:
                     ballast.scraps = None
                 elif ballast.whole is not None:
                     ballast.whole = ballast.whole[1]
+                    ballast.blocks = ballast.blocks[1]
+                    ballast.resize(*ballast.blocks[0])
                 else:
                     raise
                 ballast.missing = True
             finally:
-                if ballast.stack is None:
-                    try:
-                        ballast.stack = mmap.mmap(-1, STACK_BYTES, PRIVATE)
+                if ballast.wanted is not ballast.wanted[2]:
+                    try:  # both at once, before anybody else runs
+                        ballast.resize(*ballast.wanted[2][2][0])
+                        ballast.wanted = ballast.blocks = ballast.wanted[2][2]
                     except STILL_NO_MEMORY:
                         pass
 
@@ -302,24 +306,31 @@ class Section:
         ballast = self._ballast
         while True:
             try:
-                if not ballast.missing or ballast.stack is None:
+                if not ballast.missing or ballast.wanted[1] is ballast.wanted[1][1]:
                     return self._insist_on(event, (), bits, epoch, flags, wait_s, origin)
                 # Whoever waits for the interpreter begins to wait anew: it is not passed on for some milliseconds.
+                ballast.refill()
                 _sleep(0)
-                ballast.stack = None
+                ballast.wanted = ballast.blocks = ballast.wanted[1][1]
+                ballast.resize(*ballast.blocks[0])
                 return self._insist_apart(event, (), bits, epoch, flags, wait_s, origin)
-            except NO_MEMORY:
+            except NO_MEMORY as error:
+                if error is ballast.final:
+                    raise
                 if ballast.scraps is not None:
                     ballast.scraps = None
                 elif ballast.whole is not None:
                     ballast.whole = ballast.whole[1]
+                    ballast.blocks = ballast.blocks[1]
+                    ballast.resize(*ballast.blocks[0])
                 else:
                     raise
                 ballast.missing = True
             finally:
-                if ballast.stack is None:
-                    try:
-                        ballast.stack = mmap.mmap(-1, STACK_BYTES, PRIVATE)
+                if ballast.wanted is not ballast.wanted[2]:
+                    try:  # both at once, before anybody else runs
+                        ballast.resize(*ballast.wanted[2][2][0])
+                        ballast.wanted = ballast.blocks = ballast.wanted[2][2]
                     except STILL_NO_MEMORY:
                         pass
 
@@ -340,7 +351,8 @@ class Section:
         writer, encoder, ballast = self.writer, self._encoder, self._ballast
         sequence = BUSY
         wait: _Wait | None = None
-        without_memory = mine = False
+        without_memory = mine = entered = False
+        ballast.final = None
         try:
             while True:
                 try:
@@ -358,6 +370,7 @@ class Section:
                             event = encoder.encode_without_memory(*arguments)
                     if sequence <= 0:
                         writer.check()
+                        entered = True
                         sequence = writer.stage(event, bits, epoch, flags, origin)
                         if sequence <= 0:
                             if sequence == BUSY:
@@ -368,12 +381,20 @@ class Section:
                             continue
                     writer.commit(sequence)
                     return sequence
-                except NO_MEMORY:
+                except NO_MEMORY as error:
+                    if entered:  # to leave a `with` by an error needs memory, too: else its lock was not let go
+                        while writer._owned():
+                            writer._lock.release()
+                        while writer._leading():
+                            writer._committing.release()
                     if ballast.scraps is not None:
                         ballast.scraps = None
                     elif ballast.whole is not None:
                         ballast.whole = ballast.whole[1]
+                        ballast.blocks = ballast.blocks[1]
+                        ballast.resize(*ballast.blocks[0])
                     else:
+                        ballast.final = error
                         raise
                     ballast.missing = True
         finally:
@@ -436,6 +457,8 @@ class Section:
                     ballast.scraps = None
                 elif ballast.whole is not None:
                     ballast.whole = ballast.whole[1]
+                    ballast.blocks = ballast.blocks[1]
+                    ballast.resize(*ballast.blocks[0])
                 else:
                     raise
                 ballast.missing = True

@@ -11,6 +11,8 @@ Rules
     1. The locks are `RLock`s, because those know their owner at every moment.
     2. `MappedWriter.stage` makes no system call and does not give up the interpreter (`benchmarks/events.py`).
     3. What a write depends on changes by one assignment, so that it has happened or not.
+    4. What may find no memory inside of a `with` is within the first 256 instructions of its function: for an error
+       further on CPython 3.11 makes a number (where it was), and where there is no memory for it, tries that for ever.
 """
 
 from __future__ import annotations
@@ -257,26 +259,29 @@ class MappedWriter(Writer):
         """The sequence of the record; `FULL` if there is no room."""
         span = self._span(event, origin)
         with self._lock:
-            if self._reserved:
-                self._settle()
-            sequence, tail = self._next
-            lap, offset = divmod(tail, self._ring_bytes)
-            if offset + span > self._ring_bytes:
-                lap, offset = lap + 1, 0
-            end = lap * self._ring_bytes + offset + span
-            if end > self._limit and not self._make_room(end):
-                return FULL
-            at = RING_OFFSET + offset
-            view = self._view
-            _, checksum = self._pack(view, at, lap, sequence, event, bits, epoch, flags, origin)
-            # The pair that is stored below is made before: nothing can fail between the checksum and that.
-            following = (sequence + 1, end)
-            self._reserved = True
-            _pack_checksum(view, at, checksum)
-            self._next = following
-            self._reserved = False
-            self.durable = sequence
-            self._marks[MARK_DURABLE] = sequence
+            return self._stage(span, event, bits, epoch, flags, origin)
+
+    def _stage(self, span: int, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None) -> int:
+        if self._reserved:
+            self._settle()
+        sequence, tail = self._next
+        lap, offset = divmod(tail, self._ring_bytes)
+        if offset + span > self._ring_bytes:
+            lap, offset = lap + 1, 0
+        end = lap * self._ring_bytes + offset + span
+        if end > self._limit and not self._make_room(end):
+            return FULL
+        at = RING_OFFSET + offset
+        view = self._view
+        _, checksum = self._pack(view, at, lap, sequence, event, bits, epoch, flags, origin)
+        # The pair that is stored below is made before: nothing can fail between the checksum and that.
+        following = (sequence + 1, end)
+        self._reserved = True
+        _pack_checksum(view, at, checksum)
+        self._next = following
+        self._reserved = False
+        self.durable = sequence
+        self._marks[MARK_DURABLE] = sequence
         return sequence
 
     def commit(self, sequence: int) -> None:

@@ -123,7 +123,7 @@ class Intake:
         self._beat += 1
         return Heartbeat(self._beat, heartbeat.beat)
 
-    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> None:
+    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
         if kind == Type.RELEASED:
             producer, floor = frames.unpack_released(payload)
             self.origins.will_not_come(producer, peer.hello.memory if peer.hello is not None else 0, floor)
@@ -132,6 +132,7 @@ class Intake:
                 self._asked(peer, ranges)
         else:
             raise UnknownFrame(type=kind, state="multiplexing")
+        return False
 
     def lost(self, peer: Peer) -> None:
         name = peer.name

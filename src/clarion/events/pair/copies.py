@@ -20,7 +20,8 @@ from clarion.errors import ClarionError
 from clarion.events.memory import Section
 from clarion.events.memory.directory import Directory
 
-from .mirror import Keeper, Mirror
+from .keeper import Keeper
+from .mirror import Mirror
 
 LOOK_S = 0.2
 COPIES_MAX = limits.EVENT_LINK_CONNECTIONS_MAX // 2

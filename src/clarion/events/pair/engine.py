@@ -10,7 +10,9 @@ from clarion.events.link.sink import ForeignSection
 
 
 class PairEngine(Protocol):
-    """What a pair needs of the engine that delivers events. Called by one thread; each call may take its time."""
+    """What a pair needs of the engine that delivers events.
+
+    Called by one thread, and each call may take its time, unless it says otherwise."""
 
     def may_deliver(self, allowed: bool) -> None:
         """Own events may be delivered, or no more. Before each batch `Pair.may_deliver` is asked as well."""
@@ -41,7 +43,10 @@ class PairEngine(Protocol):
         ...
 
     def partner_note(self, note: bytes) -> None:
-        """What the partner's engine wants ours to know."""
+        """Who the recipients of the partner are, for every event of it that is read from now on.
+
+        Raises `ClarionError` if that cannot be understood. Called by the link's thread, so it must not wait, and more
+        than once with the same note."""
         ...
 
     def own_confirmations(self) -> Confirmations:

@@ -13,7 +13,9 @@ Theory of operation
 Guarantees
     1. `may_deliver` and `may_act` compare with the clock at the moment of the call, and cost no lock.
     2. What the machine wants remembered is durable before anything that it says after it is done.
-    3. The engine is called by one thread, one call at a time, in the order of the machine's instructions.
+    3. The engine is called by one thread, one call at a time, in the order of the machine's instructions; only what the
+       partner notes is told to it by the link's.
+    4. A note of the partner is durable here when it is answered, and the engine knows it, whether it runs or not.
 
 Rule: the clock goes on while the process, or the machine, is suspended (CLOCK_BOOTTIME).
 """
@@ -25,7 +27,7 @@ import time
 from pathlib import Path
 
 from clarion import limits
-from clarion.errors import BadArgument, BadFrame, ClarionError
+from clarion.errors import BadArgument, BadFrame, ClarionError, UnknownFrame
 from clarion.events.link import frames
 from clarion.events.link.client import Address, Link
 from clarion.events.link.frames import FIRST, LAST, Confirmations, Heartbeat, Hello, Role, Type
@@ -36,10 +38,11 @@ from clarion.instruments import Registry
 
 from . import messages as m
 from .engine import PairEngine
+from .keeper import Keeper
 from .machine import Machine
 from .memory_file import MemoryFile
 from .messages import Policy, Timing
-from .mirror import Keeper
+from .note_file import NoteFile
 from .states import Bond, Duty, Right
 from .witness import Witness
 from .worker import Points, Worker
@@ -58,6 +61,7 @@ class Pair:
         section: ForeignSection,
         engine: PairEngine,
         state_path: Path,
+        note_path: Path,
         registry: Registry,
         witness: Witness | None = None,
         without_witness: Policy = Policy.WAIT,
@@ -66,7 +70,7 @@ class Pair:
         frame_bytes_max: int = limits.EVENT_LINK_FRAME_BYTES_DEFAULT,
         memory_id: int = 0,
     ) -> None:
-        """`section`: where the partner's events go, `partner-NAME`."""
+        """`section`: where the partner's events go, `partner-NAME`. `note_path`: where its note goes."""
         if name == partner:
             raise BadArgument(argument="partner", detail=f"{name} cannot be its own partner")
         self.name = name
@@ -77,14 +81,14 @@ class Pair:
         self._witness = witness
         self._partner_address = partner_address
         self._frame_bytes_max = frame_bytes_max
-        self._hello = Hello(name, Role.PARTNER, memory=memory_id)
+        first = time.time_ns()
+        self._hello = Hello(name, Role.PARTNER, first, memory=memory_id)
         self.sink = Sink(section)
         self._file = MemoryFile(state_path)
+        self._note_file = NoteFile(note_path)
         policy = Policy.WITNESS if witness is not None else without_witness
         self._lock = threading.RLock()
-        self._machine = Machine(
-            name, partner, policy, self.timing, self._file.memory, now_ms=clock_ms(), first=time.time_ns()
-        )
+        self._machine = Machine(name, partner, policy, self.timing, self._file.memory, now_ms=clock_ms(), first=first)
         self._points = Points(registry)
         self.keeper = Keeper(
             partner_address, self._hello, registry, stored_s=stored_ms / 1000, frame_bytes_max=frame_bytes_max,
@@ -102,7 +106,9 @@ class Pair:
         self._floors: dict[int, int] = {}
         self._confirmed: list[tuple[str, frames.Ranges]] = []
         self._note: bytes | None = None
-        self._note_sent = False
+        self._note_version = 0
+        self._partner_run = 0
+        """Which run of the partner greeted last."""
         self._confirmed_sent = False
         """The partner knows all confirmations of before the present link."""
         self._state: list[tuple[str, list[tuple[int, int, int]]]] = []
@@ -129,11 +135,23 @@ class Pair:
             self._confirmed.append((recipient, ranges))
 
     def note(self, note: bytes) -> None:
-        """Tell the partner's engine something, now and after every reconnection: who the recipients are, say."""
+        """What the partner's engine must know to deliver what is recorded from now on: who the recipients are.
+
+        Without one the pair is never whole. To be called before anybody records by it: such events reach the partner
+        only after it has the note durable."""
         if len(note) > limits.EVENT_LINK_NOTE_BYTES_MAX:
             raise BadArgument(argument="note", detail=f"{len(note)} bytes are too many")
         with self._lock:
-            self._note, self._note_sent = note, False
+            if note != self._note:
+                self._note_version += 1
+                self._tell(m.Recipients(self._note_version))
+                self.keeper.note(self._note_version, note)
+                self._note = note
+
+    @property
+    def partner_note(self) -> bytes | None:
+        """The last one of the partner, also of before a restart."""
+        return self._note_file.note
 
     def take_over(self) -> None:
         """An operator says that the partner is dead (policy `wait`)."""
@@ -191,6 +209,7 @@ class Pair:
                     pass  # it runs out
             self._witness.close()
         self._file.close()
+        self._note_file.close()
 
     # --- the machine ----------------------------------------------------------------------------------
 
@@ -313,12 +332,12 @@ class Pair:
 
     # --- what is at the partner -----------------------------------------------------------------------
 
-    def _mirrored(self, whole: bool, detail: str) -> None:
+    def _mirrored(self, whole: bool, version: int, detail: str) -> None:
         """The keeper says so. Events that come late there were perhaps confirmed here before."""
         if whole:
             with self._lock:
                 self._confirmed_sent = False
-        self._tell(m.Mirrored(whole, detail))
+        self._tell(m.Mirrored(whole, version, detail))
 
     def _tell_confirmations(self) -> None:
         self._confirm(self._engine.own_confirmations())
@@ -353,7 +372,7 @@ class Pair:
             self._engine.held_there([(held.producer, held.end) for held in link.welcome.sections])
             with self._lock:
                 self._floors.clear()
-                self._note_sent = self._confirmed_sent = False
+                self._confirmed_sent = False
         return link
 
     def _send(self, kind: int, payload: bytes, flags: int = 0) -> None:
@@ -375,7 +394,7 @@ class Pair:
             self._beating = False
 
     def _send_news(self) -> None:
-        """What changed since the last time: floors, confirmations, the engine's note."""
+        """What changed since the last time: floors, confirmations."""
         if not self._machine.partner_is_heard:
             with self._lock:
                 self._confirmed, self._confirmed_sent = [], False
@@ -386,19 +405,19 @@ class Pair:
                 self._post(Type.RELEASED, frames.pack_released(producer, floor))
         with self._lock:
             confirmed, self._confirmed = self._confirmed, []
-            note = self._note if not self._note_sent else None
-            everything = not self._confirmed_sent
-            self._note_sent = self._confirmed_sent = True
-        if note is not None:
-            self._post(Type.NOTE, note)
+            everything, self._confirmed_sent = not self._confirmed_sent, True
         self._confirm(confirmed)
         if everything:
             self._worker.do(self._tell_confirmations)
 
     # --- messages from the partner --------------------------------------------------------------------
 
-    def received(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> None:
-        """Anything but events and heartbeats."""
+    def greeted(self, hello: Hello) -> None:
+        """The partner has connected."""
+        self._partner_run = hello.epoch
+
+    def received(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
+        """Anything but events and heartbeats; whether it is to be answered."""
         if kind == Type.RELEASED:
             self.sink.released(*frames.unpack_released(payload))
         elif kind == Type.GIVE_BACK_ASK:
@@ -412,8 +431,20 @@ class Pair:
             _, _, confirmations = frames.unpack_confirmations(payload)
             self._worker.do(lambda: self._engine.partner_confirmed(confirmations))
         elif kind == Type.NOTE:
-            note = bytes(payload)
-            self._worker.do(lambda: self._engine.partner_note(note))
+            self._take_note(peer, bytes(payload))
+            return True
+        return False
+
+    def _take_note(self, peer: Peer, note: bytes) -> None:
+        """It counts when this returns. What a run that is over left in its connection must not undo a newer one."""
+        if peer.hello is None or peer.hello.epoch != self._partner_run:
+            raise UnknownFrame(type=Type.NOTE, state="over")
+        if len(note) > limits.EVENT_LINK_NOTE_BYTES_MAX:
+            raise BadFrame(detail=f"NOTE of {len(note)} bytes")
+        self._points.before_note_kept()
+        self._engine.partner_note(note)
+        self._note_file.save(note)
+        self._points.after_note_kept()
 
     def _state_part(self, peer: Peer, flags: int, payload: memoryview) -> None:
         """Parts count only from the first on, and over one connection: a state with a hole would be forgotten."""
@@ -441,6 +472,7 @@ class _Handler:
         pair = self._pair
         if hello.name != pair.partner or hello.role is not Role.PARTNER:
             raise BadArgument(argument="name", detail=f"{hello.name} is not the partner of {pair.name}")
+        pair.greeted(hello)
         named = [section.producer for section in hello.sections] or pair.sink.producers()
         held = tuple(pair.sink.held(producer) for producer in named[: limits.EVENT_LINK_SECTIONS_MAX])
         return Hello(
@@ -457,8 +489,8 @@ class _Handler:
     def heartbeat(self, peer: Peer, heartbeat: Heartbeat) -> Heartbeat:
         return self._pair.heard(heartbeat)
 
-    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> None:
-        self._pair.received(peer, kind, flags, payload)
+    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
+        return self._pair.received(peer, kind, flags, payload)
 
     def lost(self, peer: Peer) -> None:
         """The keepers and the machine notice by themselves."""

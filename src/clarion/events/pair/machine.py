@@ -16,6 +16,8 @@ Rules
     3. `may_deliver` and `may_act` compare with the clock of the moment: a system that was paused has lost its right
        when it wakes, before anybody told it so. This is the fence.
     4. What was done for the partner is remembered until the partner says that it has recorded it.
+    5. The bond is whole only while the partner has recorded who our recipients are: it cannot deliver a copy of which
+       it does not know for whom it is.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from .messages import (
     Mirrored,
     Policy,
     Proceed,
+    Recipients,
     ReleaseLease,
     Remember,
     ReplayStopped,
@@ -88,8 +91,10 @@ class Machine:
         self._act_until_ms = 0
         self._act_epoch = 0
         self._ask_partner_ms = now_ms
-        self._dead_epoch = 0
-        """The last epoch whose lease we asked to release: it may end at any time, so it gives no right any more."""
+        self._dead_epoch = memory.act
+        """The last epoch that gives no right any more: we asked to release its lease, which may end at any time, or
+        told the partner what we did in it, which then waits for nothing more of it. One of an earlier run may be
+        either."""
         self._stopped = True
         self._stops = 0
         self._token = first
@@ -98,6 +103,9 @@ class Machine:
         self._heard_ms = now_ms
         self._heard_ever = False
         self._whole = False
+        self._recipients = 0
+        """The version of now; 0: not known before something delivers here."""
+        self._recipients_there = 0
         self._heard_beat = 0
         self._acts = 0
         self._owes = False
@@ -141,9 +149,12 @@ class Machine:
                 self._tick()
             case Heard(heartbeat):
                 self._heard(heartbeat)
-            case Mirrored(whole, detail):
-                self._whole = whole
-                self._bond(Event.WHOLE if whole else Event.BROKEN, detail)
+            case Recipients(version):
+                self._recipients = version
+                self._weigh("the recipients have changed")
+            case Mirrored(whole, version, detail):
+                self._whole, self._recipients_there = whole, version
+                self._weigh(detail)
             case LeaseGranted(name, epoch, ttl_ms, asked_ms):
                 until_ms = asked_ms + ttl_ms - self.timing.margin_ms
                 if name == self.name:
@@ -246,7 +257,7 @@ class Machine:
         self._heard_ever = True
         self._duty(Event.HEARD)
         if self._whole:
-            self._bond(Event.WHOLE, "heard again")
+            self._weigh("heard again")
         self._acts, self._owes = heartbeat.acting, heartbeat.owes
         sent_ms = self._beats.get(heartbeat.echo)
         if heartbeat.acting:
@@ -357,7 +368,10 @@ class Machine:
     def _send_back(self) -> None:
         self._token += 1
         self._sent_token = self._token
-        self._say(SendGiveBack(max(self._act_epoch, self.memory.act), self._token))
+        epoch = max(self._act_epoch, self.memory.act)
+        if self.duty is Duty.IDLE:
+            self._dead_epoch = max(epoch, self._dead_epoch)
+        self._say(SendGiveBack(epoch, self._token))
 
     def _done(self, token: int) -> None:
         if token != self._sent_token or self.duty in (Duty.ACTING, Duty.TAKING_OVER):
@@ -382,9 +396,9 @@ class Machine:
             self._stops += 1
             self._say(StopReplay(self._stops))
             self._report("stopped_acting", "notice", because=event.value, partner=self.partner)
+        if before is Duty.GIVING_BACK and self.policy is Policy.WITNESS:
+            self._release_partner(self._act_epoch)
         if before is Duty.GIVING_BACK and event is Event.DONE:
-            if self.policy is Policy.WITNESS:
-                self._release_partner(self._act_epoch)
             self._report("gave_back", "notice", partner=self.partner)
 
     def _act(self) -> None:
@@ -398,11 +412,24 @@ class Machine:
 
     # --- the bond -------------------------------------------------------------------------------------
 
+    @property
+    def recipients_are_known(self) -> bool:
+        """The partner has recorded who they are now."""
+        return self._recipients_there >= self._recipients > 0
+
+    def _weigh(self, detail: str) -> None:
+        if not self._whole:
+            self._bond(Event.BROKEN, detail)
+        else:
+            self._bond(Event.WHOLE if self.recipients_are_known else Event.UNTOLD, detail)
+
     def _bond(self, event: Event, detail: str) -> None:
-        after = BOND[self.bond].get(event)
+        before, after = self.bond, BOND[self.bond].get(event)
         if after is None:
             return
         self.bond = after
+        if Bond.TELLING in (after, before) and after is not Bond.DEGRADED:
+            return  # groups wait meanwhile, so nothing was without its copy
         severity = "info" if after is Bond.PAIRED else "warning"
         self._report(after.value, severity, partner=self.partner, detail=detail)
 

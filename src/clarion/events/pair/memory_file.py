@@ -13,6 +13,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from clarion.events.memory.files import sync_directory
+
 from .messages import Memory
 
 _MAGIC = b"CLNEPAR1"
@@ -36,11 +38,7 @@ class MemoryFile:
             if len(data) < 2 * _COPY_BYTES:
                 os.pwrite(self._file, bytes(2 * _COPY_BYTES - len(data)), len(data))
                 os.fsync(self._file)
-                directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+                sync_directory(path.parent)
         except BaseException:
             os.close(self._file)
             raise

@@ -78,10 +78,18 @@ class Heard(msgspec.Struct, frozen=True):
     heartbeat: Heartbeat
 
 
+class Recipients(msgspec.Struct, frozen=True):
+    """Who our recipients are has changed: events that are recorded from now on may be for these. Versions grow."""
+
+    version: int
+
+
 class Mirrored(msgspec.Struct, frozen=True):
     """Whether all that is recorded here is at the partner too, and new events go there at once."""
 
     whole: bool
+    version: int
+    """Of our recipients, as the partner has recorded them; 0: it has not, since we started."""
     detail: str = ""
 
 
@@ -140,6 +148,7 @@ class Proceed(msgspec.Struct, frozen=True):
 Stimulus = (
     Tick
     | Heard
+    | Recipients
     | Mirrored
     | LeaseGranted
     | LeaseRefused

@@ -11,25 +11,29 @@ Guarantees
        LIVE a group is durable at the partner when `finish` returned; otherwise the mirror is no longer LIVE.
     2. The partner gets a ring's events in their order, and none is left out: it says what it has when the link is made,
        and everything after that is sent before the mirror is LIVE.
+    3. The partner has the newest note (who the recipients are) durable before it gets an event that was recorded after
+       the note was given. A group that comes in between waits as in CLOSING.
 
 Rules
     1. One mirror and one link per ring: a signal handler that emits while its thread emits uses another ring.
     2. The link belongs to the keeper's thread except in LIVE, when it belongs to whoever leads the commit of the ring.
+       It stays his until the group that he took it for is done.
+    3. Look for a newer note after events were read, not before: who emits them may have been told of it in between.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
 from clarion import limits
-from clarion.errors import ClarionError
+from clarion.errors import ProtocolError
 from clarion.events.link import frames
-from clarion.events.link.client import Address, Link
-from clarion.events.link.frames import Held, Hello
+from clarion.events.link.client import Link
+from clarion.events.link.frames import Held, Type
 from clarion.events.memory.ballast import NO_MEMORY
 from clarion.events.memory.layout import Recorded
 from clarion.instruments import Registry
@@ -45,7 +49,6 @@ LAGGING_PAUSE_S = 0.002
 """… by this much, or the partner would never have everything."""
 STARVED_MAX = 3
 """So often a group is tried for which there is no memory; then it is recorded here only."""
-RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 
 
@@ -82,6 +85,22 @@ class Points:
         self.before_catch_up = point(
             "events.pair.before_catch_up", meaning="what the partner lacks is about to be sent"
         )
+        self.before_note = point(
+            "events.pair.before_note", meaning="the partner is about to be told who the recipients are"
+        )
+        self.after_note = point("events.pair.after_note", meaning="it has that durable, nobody knows it yet")
+
+
+class Notice:
+    """The newest of what the partner has to know before events go there; one for all mirrors of a process."""
+
+    def __init__(self) -> None:
+        self.current = (0, b"")
+        """Version and content; replaced as a whole. Version 0: nothing yet, and events go there without."""
+
+    @property
+    def version(self) -> int:
+        return self.current[0]
 
 
 class Mirror:
@@ -90,14 +109,17 @@ class Mirror:
     live = True
     """Groups come by `begin`."""
 
-    def __init__(self, section: RingToCopy, points: Points, *, stored_s: float) -> None:
+    def __init__(self, section: RingToCopy, points: Points, notice: Notice, *, stored_s: float) -> None:
         self.section = section
         self.mode = Mode.AWAY
+        self.noted = 0
+        """The version of the note that the partner has, told over the present link."""
         self.detail = "not connected yet"
         """Why it is not LIVE."""
         self.degraded = 0
         """How often it was LIVE and is not any more."""
         self._points = points
+        self._notice = notice
         self._producer = frames.pack_producer(section.producer)
         self._stored_s = stored_s
         self._lock = threading.Lock()
@@ -108,6 +130,10 @@ class Mirror:
         """Something before this was not sent by `begin`."""
         self._group: tuple[int, int] | None = None
         self._sent = False
+        self._uses_link = False
+        """The present group was sent, or is about to be, by who leads the commit."""
+        self._held = False
+        """In CLOSING: it was LIVE, nothing is missing, and only the note has to be told."""
         self._wanted = 0
         self._starved = 0
         """How often the present group could not be sent for want of memory."""
@@ -123,7 +149,7 @@ class Mirror:
             return  # the same group again, after an interruption
         with self._lock:
             self._group = first, end
-            self._sent = False
+            self._sent = self._uses_link = False
             closing = self.mode is Mode.CLOSING
             if closing:
                 self._wanted = first
@@ -136,7 +162,9 @@ class Mirror:
             link = self._link if self.mode is Mode.LIVE else None
             if link is None:
                 self._skipped_to = end
+                self._held = False
                 return
+            self._uses_link = True
         complete = False
         try:
             self._points.before_put()
@@ -167,8 +195,10 @@ class Mirror:
             except Exception as error:
                 self._degrade(error)
         with self._lock:
+            if self._sent and self._group is not None:
+                self._sent_to = self._group[1]
             self._group = None
-            self._sent = False
+            self._sent = self._uses_link = False
             self._starved = 0
 
     def _await_stored(self, link: Link) -> None:
@@ -188,10 +218,10 @@ class Mirror:
 
     def _degrade(self, error: Exception | None) -> None:
         with self._lock:
-            if self.mode is Mode.LIVE:
+            if self.mode is Mode.LIVE or self._held:
                 self.degraded += 1
             self.mode = Mode.AWAY
-            self._sent = False
+            self._sent = self._held = False
             if self._group is not None:
                 self._skipped_to = self._group[1]
             try:
@@ -204,13 +234,22 @@ class Mirror:
     @property
     def whole(self) -> bool:
         """Everything is at the partner."""
-        return self.mode is Mode.LIVE
+        return self.mode is Mode.LIVE or self._held
+
+    def hold(self) -> None:
+        """There is a newer note: the next group waits until the partner has it. In any thread."""
+        with self._lock:
+            if self.mode is Mode.LIVE:
+                self.mode = Mode.CLOSING
+                self.detail = "the partner does not know the recipients yet"
+                self._held = True
 
     def connected(self, link: Link, held: Held) -> None:
         """A new link, over which the partner said what it has."""
         with self._lock:
             self._sent_to = max(held.end, self.section.first_sequence)
             self._link = link
+            self.noted = 0
             self.mode = Mode.CATCHING_UP
 
     def lost(self, error: Exception) -> None:
@@ -232,6 +271,11 @@ class Mirror:
         link = self._link
         if link is None or self.mode in (Mode.AWAY, Mode.LIVE):
             return False
+        with self._lock:
+            if self._uses_link:
+                return True  # it was LIVE until a moment ago
+        if self.noted != self._notice.version:
+            self._tell_note(link)
         end = self.section.next_sequence
         self._watch_lag(end - self._sent_to)
         if self.mode is Mode.CATCHING_UP and end - self._sent_to <= CLOSING_EVENTS:
@@ -241,6 +285,8 @@ class Mirror:
         if self._sent_to < end:
             self._points.before_catch_up()
             events = self.section.read(self._sent_to, READ_EVENTS, READ_BYTES)
+            if self.noted != self._notice.version:
+                return True  # they may be for recipients that the partner does not know
             deadline_s = time.monotonic() + max(self._stored_s, RETRY_S_MAX)
             link.put_recorded(self.section.producer, events, deadline_s)
             link.await_stored(deadline_s)
@@ -249,6 +295,8 @@ class Mirror:
         with self._lock:
             if self._mode_now() is not Mode.CLOSING:
                 return False
+            if self.noted != self._notice.version:
+                return True
             if self._wanted:
                 ready = self._sent_to >= self._wanted
             else:
@@ -258,9 +306,19 @@ class Mirror:
             if ready:
                 self.mode = Mode.LIVE
                 self.detail = ""
+                self._held = False
                 self._lagging, self._missing = False, (0.0, 0)
                 return False
         return True
+
+    def _tell_note(self, link: Link) -> None:
+        version, content = self._notice.current
+        self._points.before_note()
+        kind, _ = link.ask(Type.NOTE, content, time.monotonic() + max(self._stored_s, RETRY_S_MAX))
+        if kind != Type.STORED:
+            raise ProtocolError(detail=f"NOTE was answered by type {kind}")
+        self._points.after_note()
+        self.noted = version
 
     def _watch_lag(self, missing: int) -> None:
         now_s = time.monotonic()
@@ -292,136 +350,3 @@ class OnceOnly(Mirror):
     @property
     def whole(self) -> bool:
         return self.mode is Mode.CLOSING and self._sent_to >= self.section.next_sequence
-
-
-class Keeper:
-    """The thread that connects the mirrors of a process, and sends what the partner lacks."""
-
-    def __init__(
-        self,
-        address: Address,
-        hello: Hello,
-        registry: Registry,
-        *,
-        stored_s: float = limits.EVENT_PARTNER_MS_DEFAULT / 1000,
-        frame_bytes_max: int = limits.EVENT_LINK_FRAME_BYTES_DEFAULT,
-        on_whole: Callable[[bool, str], None] | None = None,
-    ) -> None:
-        self._address = address
-        self._hello = hello
-        self._points = Points(registry)
-        self._stored_s = stored_s
-        self._frame_bytes_max = frame_bytes_max
-        self._on_whole = on_whole
-        self._mirrors: list[Mirror] = []
-        self._lock = threading.Lock()
-        self._removed: list[Mirror] = []
-        self._retry: dict[Mirror, tuple[float, float]] = {}
-        self._said: bool | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="clarion-events-mirror", daemon=True)
-
-    def mirror(self, section: RingToCopy) -> Mirror:
-        """A mirror for a ring of this process; make it the section's `mirror`."""
-        return self._add(Mirror(section, self._points, stored_s=self._stored_s))
-
-    def copy(self, section: RingToCopy) -> Mirror:
-        """Send what a ring has that this process does not write."""
-        return self._add(OnceOnly(section, self._points, stored_s=self._stored_s))
-
-    def remove(self, mirror: Mirror) -> None:
-        """The ring is finished, or its mirror was taken from it."""
-        with self._lock:
-            self._mirrors = [one for one in self._mirrors if one is not mirror]
-            self._removed.append(mirror)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop; mirrors that stay attached skip everything from now on. Idempotent."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        for mirror in [*self._mirrors, *self._removed]:
-            mirror.lost(ConnectionAbortedError("closed here"))
-            mirror.detach()
-
-    def suspect(self) -> None:
-        """The partner is silent: do not let emit() wait for it."""
-        for mirror in list(self._mirrors):
-            if mirror.mode is Mode.LIVE:
-                mirror.lost(TimeoutError("the partner is silent"))
-
-    @property
-    def whole(self) -> bool:
-        """Everything that was given to it is at the partner."""
-        return all(mirror.whole for mirror in self._mirrors)
-
-    def has(self, mirror: Mirror) -> bool:
-        """It is used, or may just be."""
-        with self._lock:
-            return any(mirror is one for one in [*self._mirrors, *self._removed])
-
-    def _add(self, mirror: Mirror) -> Mirror:
-        with self._lock:
-            self._mirrors = [*self._mirrors, mirror]
-        return mirror
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            busy = False
-            try:
-                for mirror in self._mirrors:
-                    busy |= self._keep(mirror)
-                self._let_go()
-                self._tell()
-            except NO_MEMORY:
-                busy = False  # later
-            self._stop.wait(CLOSING_POLL_S if busy else RETRY_S_MIN)
-
-    def _keep(self, mirror: Mirror) -> bool:
-        """One step for one mirror; whether there is more to do at once."""
-        due_s, pause_s = self._retry.get(mirror, (0.0, RETRY_S_MIN))
-        try:
-            if mirror.mode is not Mode.AWAY:
-                mirror.check_idle()
-                busy = mirror.catch_up()
-                if mirror.whole:
-                    self._retry.pop(mirror, None)
-                return busy
-            if mirror.detach() and time.monotonic() >= due_s:
-                self._retry[mirror] = time.monotonic() + pause_s, min(2 * pause_s, RETRY_S_MAX)
-                self._connect(mirror)
-                return True
-        except (ClarionError, OSError) as error:
-            mirror.lost(error)
-        return False
-
-    def _let_go(self) -> None:
-        """Of mirrors that were removed: here, because their links are used by this thread."""
-        with self._lock:
-            removed, self._removed = self._removed, []
-        for mirror in removed:
-            mirror.lost(ConnectionAbortedError("removed"))
-            self._retry.pop(mirror, None)
-            if not mirror.detach():
-                with self._lock:
-                    self._removed.append(mirror)
-
-    def _connect(self, mirror: Mirror) -> None:
-        section = mirror.section
-        named = Held(section.producer, section.first_sequence, section.next_sequence)
-        hello = Hello(
-            self._hello.name, self._hello.role, self._hello.epoch, memory=self._hello.memory, sections=(named,)
-        )
-        link = Link.connect(self._address, RETRY_S_MAX, hello=hello, frame_bytes_max=self._frame_bytes_max)
-        mirror.connected(link, link.welcome.sections[0])
-
-    def _tell(self) -> None:
-        """Of what this process records; copies of others come later, and are never promised."""
-        whole = all(mirror.whole for mirror in self._mirrors if mirror.live)
-        if whole != self._said and self._on_whole is not None:
-            self._said = whole
-            detail = next((mirror.detail for mirror in self._mirrors if mirror.live and not mirror.whole), "")
-            self._on_whole(whole, detail)

@@ -32,6 +32,7 @@ class Bond(StrEnum):
 
     ALONE = "alone"  # since the start
     PAIRED = "paired"
+    TELLING = "telling"  # they are, but our recipients have changed, and the partner does not know it yet
     DEGRADED = "degraded"
 
 
@@ -50,8 +51,9 @@ class Event(StrEnum):
     GRANTED = "the lease on the partner's name"
     ASKED = "the partner wants its events back"
     DONE = "the partner has recorded what we did"
-    WHOLE = "all that is recorded is at the partner"
+    WHOLE = "all that is recorded is at the partner, and it knows for whom it is"
     BROKEN = "it is not"
+    UNTOLD = "it is, but the partner does not know our recipients of now"
 
 
 RIGHT: dict[Right, dict[Event, Right]] = {
@@ -100,12 +102,13 @@ DUTY: dict[Duty, dict[Event, Duty]] = {
     },
     Duty.GIVING_BACK: {
         Event.DONE: Duty.IDLE,
-        Event.SILENT: Duty.ACTING,
+        Event.SILENT: Duty.TAKING_OVER,  # not acting: it may have recorded what we told it, so anew
         Event.LAPSED: Duty.IDLE,
     },
 }
 BOND: dict[Bond, dict[Event, Bond]] = {
     Bond.ALONE: {Event.WHOLE: Bond.PAIRED, Event.BROKEN: Bond.DEGRADED, Event.SILENT: Bond.DEGRADED},
-    Bond.PAIRED: {Event.BROKEN: Bond.DEGRADED, Event.SILENT: Bond.DEGRADED},
+    Bond.PAIRED: {Event.BROKEN: Bond.DEGRADED, Event.SILENT: Bond.DEGRADED, Event.UNTOLD: Bond.TELLING},
+    Bond.TELLING: {Event.WHOLE: Bond.PAIRED, Event.BROKEN: Bond.DEGRADED, Event.SILENT: Bond.DEGRADED},
     Bond.DEGRADED: {Event.WHOLE: Bond.PAIRED},
 }

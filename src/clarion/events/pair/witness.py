@@ -80,14 +80,14 @@ class FileWitness:
         `flock` must exclude between hosts: local file systems used by two processes, NFS 4 (and 3 with lockd), GFS2,
         OCFS2 and CephFS do; SMB and FUSE file systems often do not. NFS clients cache: the file is opened anew for each
         call, which makes them look again (close-to-open). Expiry is in Unix time, so the hosts' clocks must agree to
-        within `skew_ms`; a lease of another is honoured so much longer.
+        within `skew_ms`; a lease of another is honoured so much longer. The directory must be there, and none is made:
+        where the storage is just not mounted, each host would get a witness of its own, and both the right.
     """
 
     def __init__(self, directory: Path, *, timeout_s: float = 1.0, skew_ms: int = 500) -> None:
         self._directory = directory
         self._timeout_s = timeout_s
         self._skew_ms = skew_ms
-        directory.mkdir(parents=True, exist_ok=True)
 
     def acquire(self, name: str, holder: str, ttl_ms: int) -> Grant:
         _check(name, holder, ttl_ms)

@@ -52,6 +52,8 @@ class Points:
         point = registry.test_point
         self.before_store = point("events.pair.before_store", meaning="a partner's group is about to be stored")
         self.after_store = point("events.pair.after_store", meaning="a partner's group is durable, not answered")
+        self.before_note_kept = point("events.pair.before_note_kept", meaning="a partner's note is about to be stored")
+        self.after_note_kept = point("events.pair.after_note_kept", meaning="a partner's note is durable, not answered")
         self.before_send = point("events.pair.before_send", meaning="a message is about to go to the partner")
         self.before_lease = point("events.pair.before_lease", meaning="the witness is about to be asked")
         self.after_lease = point("events.pair.after_lease", meaning="the witness has answered, nobody knows it yet")

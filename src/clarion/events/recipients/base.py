@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from clarion import limits
 from clarion.errors import BadArgument, BadName, NotDelivered, SessionClosed
 from clarion.message import check_name
+from clarion.threads import SureThread
 
 if TYPE_CHECKING:
     from clarion.events.event import Event
@@ -146,12 +146,15 @@ class Progress:
 
 
 class OwnThread:
-    """One thread for the blocking work of one recipient: made by `start`, never one per event."""
+    """One thread for the blocking work of one recipient: made by `start`, never one per event.
+
+    Without memory it pauses and goes on: whoever waits for its work hears what became of it.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._jobs: _Jobs = queue.SimpleQueue()
+        self._thread: SureThread | None = None
 
     @property
     def started(self) -> bool:
@@ -160,7 +163,7 @@ class OwnThread:
     def start(self) -> None:
         """A daemon: whatever hangs in it does not keep the process from ending."""
         if self._thread is None:
-            thread = threading.Thread(target=_work, args=(self._jobs,), name=f"recipient-{self._name}", daemon=True)
+            thread = SureThread(_Worker(self._jobs).run, f"recipient-{self._name}", daemon=True)
             thread.start()  # may fail for want of memory, and is tried again
             self._thread = thread
 
@@ -193,7 +196,7 @@ class OwnThread:
 
 
 class _Job(Generic[_Result]):
-    __slots__ = ("_loop", "_work", "future")
+    __slots__ = ("_error", "_is_done", "_loop", "_result", "_work", "future")
 
     def __init__(
         self, work: Callable[[], _Result], loop: asyncio.AbstractEventLoop, future: asyncio.Future[_Result]
@@ -201,32 +204,58 @@ class _Job(Generic[_Result]):
         self._work = work
         self._loop = loop
         self.future = future
+        self._is_done = False
+        self._result: _Result | None = None
+        self._error: BaseException | None = None
 
     def run(self) -> None:
-        if self.future.cancelled():
-            return
+        """May be called again after want of memory, and does nothing twice."""
+        if not self._is_done:
+            if self.future.cancelled():
+                return
+            try:
+                self._result = self._work()
+            except BaseException as error:
+                self._error = error
+            self._is_done = True
         try:
-            result = self._work()
-        except BaseException as error:
-            failure = as_exception(error)
-            self._settle(lambda: self.future.set_exception(failure))
-        else:
-            self._settle(lambda: self.future.set_result(result))
-
-    def _settle(self, settle: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(lambda: None if self.future.done() else settle())
+            self._loop.call_soon_threadsafe(self._settle)
         except RuntimeError:  # the loop is closed: nobody waits any more
             pass
 
+    def _settle(self) -> None:
+        error, self._error = self._error, None  # it refers to this by its traceback
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(as_exception(error))
+        else:
+            self.future.set_result(cast(_Result, self._result))
 
-def _work(jobs: queue.SimpleQueue[_Job[Any] | None]) -> None:
-    from clarion.events.capture import quiet
 
-    with quiet():  # what a library logs while it delivers is no event
-        while (job := jobs.get()) is not None:
-            job.run()
-            del job  # what was delivered is not kept until the next one comes
+_Jobs = queue.SimpleQueue[_Job[Any] | None]
+
+
+class _Worker:
+    """What the thread does; `run` is called again after want of memory."""
+
+    def __init__(self, jobs: _Jobs) -> None:
+        self._jobs = jobs
+        self._job: _Job[Any] | None = None
+
+    def run(self) -> None:
+        from clarion.events.capture import quiet
+
+        with quiet():  # what a library logs while it delivers is no event
+            while True:
+                if self._job is None:
+                    job = self._jobs.get()
+                    if job is None:
+                        return
+                    self._job = job
+                    del job
+                self._job.run()
+                self._job = None  # what was delivered is not kept until the next one comes
 
 
 def as_exception(error: BaseException) -> Exception:

@@ -1,0 +1,53 @@
+"""Ending a loop although some of its tasks cannot be woken any more.
+
+Guarantee: when `end` returns every coroutine of the loop has run its `finally`s, and the loop is closed. Nothing is
+left that would let go later, when it has come to somebody else, what it once held.
+
+Want of memory leaves such tasks: what they waited for has come, and the call that was to wake them was lost. To cancel
+them is no use, for that would need the same call. So they get some time, and then their coroutines are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from clarion.threads import AGAIN_S, NO_MEMORY
+
+CANCEL_S_MAX = 3.0
+"""For all that is cancelled to end."""
+_CLOSES_MAX = 100
+"""An `await` on the way out of a coroutine keeps it from closing, once."""
+
+
+def end(loop: asyncio.AbstractEventLoop) -> None:
+    """Blocks; in the thread of the loop, which must not run any more. Insists without memory."""
+    while not loop.is_closed():
+        try:
+            loop.run_until_complete(_end_tasks())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+        except (*NO_MEMORY, RuntimeError):  # stopped from outside, since it took too long
+            time.sleep(AGAIN_S)
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, tasks = await asyncio.wait(tasks, timeout=CANCEL_S_MAX)
+    for task in tasks:
+        _close(task)
+
+
+def _close(task: asyncio.Task[object]) -> None:
+    coroutine = task.get_coro()
+    for _ in range(_CLOSES_MAX):
+        if getattr(coroutine, "cr_frame", None) is None:
+            break
+        with contextlib.suppress(Exception):  # whatever it says on its way out
+            coroutine.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
