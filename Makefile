@@ -16,11 +16,11 @@ help: ## List the targets
 
 setup: $(READY) ## Make the virtual environment .venv, once
 
-run: $(READY) ## Run the demonstration: a server, its crash, and nothing lost
-	@$(PYTHON) -m clarion demo
+run: $(READY) ## Run the demonstration: events, a server, its crash, pipelines, and nothing lost
+	@$(PYTHON) -m clarion demo --plot build/demo.png
 
 test: $(READY_TEST) ## Run all tests except the long ones
-	$(PYTHON) -m pytest -m "not soak"
+	$(PYTHON) -m pytest -m "not soak" -n 2 --dist loadfile
 
 check: $(READY) ## Lint, formatting and types
 	$(PYTHON) -m ruff check .
@@ -31,6 +31,8 @@ bench: $(READY_BENCH) ## Measure Clarion and its peers side by side
 	$(PYTHON) -m benchmarks
 	$(PYTHON) -m benchmarks.event_delivery
 	$(PYTHON) -m benchmarks.never_mute
+	$(PYTHON) -m benchmarks.spark
+	$(PYTHON) -m benchmarks.alert_latency
 
 soak: $(READY_TEST) ## Run the long fault and load tests
 	$(PYTHON) -m pytest -m soak
@@ -40,7 +42,7 @@ clean: ## Remove caches and build output (.venv stays)
 	find src tests benchmarks -name __pycache__ -type d -not -path '*/.peers/*' -prune -exec rm -rf {} +
 
 # The stamp is made last: an interrupted set-up is done again. Debian ships Python without venv; only then is a
-# package installed.
+# package installed. Spark needs Java, from Debian where it is missing; without it all but the pipelines works.
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON_BASE) > /dev/null || { \
 		echo "clarion needs Python 3.11 or newer, and there is no $(PYTHON_BASE) on the PATH" >&2; exit 1; }
@@ -55,7 +57,14 @@ $(READY): pyproject.toml constraints.txt
 			&& DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq python3-venv > /dev/null; }
 	@echo "setting up $(VENV) (once)"
 	@[ -x $(PYTHON) ] || $(PYTHON_BASE) -m venv $(VENV)
-	@$(PIP) install -e '.[arrow,cluster,dev]' -c constraints.txt
+	@$(PIP) install -e '.[cluster,dev,spark]' -c constraints.txt
+	@{ [ -n "$$JAVA_HOME" ] && [ -x "$$JAVA_HOME/bin/java" ]; } || command -v java > /dev/null || { \
+		as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
+		install_java() { DEBIAN_FRONTEND=noninteractive timeout 300 $$as_root apt-get install -y -qq \
+			--no-install-recommends "$$1" > /dev/null 2>&1; }; \
+		{ command -v apt-get > /dev/null && timeout 120 $$as_root apt-get update -qq 2> /dev/null \
+			&& { install_java openjdk-17-jre-headless || install_java default-jre-headless; }; } \
+			|| echo "no Java could be installed: pipelines need Java 17 or newer, all else works without" >&2; }
 	@touch $@
 
 $(READY_BENCH): $(READY)

@@ -8,7 +8,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from clarion.cli import admin, bench, browse, demo, dmq, events, exits, node, policy, receive, send, serve, transactions
+from clarion.cli import (
+    admin,
+    bench,
+    browse,
+    demo,
+    dmq,
+    events,
+    exits,
+    node,
+    pipeline,
+    policy,
+    receive,
+    send,
+    serve,
+    transactions,
+)
 from clarion.cli.options import URL_VARIABLE
 
 app = typer.Typer(
@@ -27,6 +42,7 @@ app.command("receive")(receive.receive)
 app.command("browse")(browse.browse)
 app.add_typer(dmq.app, name="dmq")
 app.add_typer(events.app, name="events")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(admin.app, name="admin")
 admin.app.add_typer(policy.app, name="policy")
 admin.app.add_typer(transactions.app, name="prepared")

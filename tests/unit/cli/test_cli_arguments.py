@@ -11,7 +11,7 @@ import pytest
 
 NOBODY = "clarion://127.0.0.1:1"
 HEAVY = ("numpy", "rich", "uvloop", "asyncio", "msgspec", "pydantic", "pyarrow", "zenoh", "clarion.client")
-VERBS = ("serve", "node", "send", "receive", "browse", "dmq", "admin", "bench", "demo")
+VERBS = ("serve", "node", "send", "receive", "browse", "dmq", "admin", "pipeline", "bench", "demo")
 
 
 def clarion(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:

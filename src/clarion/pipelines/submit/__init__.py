@@ -1,0 +1,1 @@
+"""The program for spark-submit; see `__main__`."""

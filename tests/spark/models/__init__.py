@@ -1,0 +1,1 @@
+"""What pipelines compute, said once more in plain Python."""
