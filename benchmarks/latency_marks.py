@@ -5,7 +5,8 @@
 A mark is a method and the moment of its entry or exit. Stamps are `perf_counter_ns`, which all processes of one
 machine share, so client and server fall on one line. A mark costs about 0.4 us: stages say where time goes, not how
 much there is of it. With one message at a time each mark is passed once for each message; messages for which that
-is not so (a heartbeat came between) are left out.
+is not so (a heartbeat came between) are left out. Sending is stamped before it is done: the other side may have it
+before the call returns.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ SERVER = (
     Mark("between write and sync", "clarion.journal.file_store", "FileStore.sync"),
     Mark("sync", "clarion.journal.file_store", "FileStore.sync", at_exit=True),
     Mark("writer, after the disk; loop wakes", "clarion.journal.journal", "Journal._written"),
-    Mark("effects and reply", "clarion.nodes.connection", "Connection.flush", True, lambda self: self.engine.outgoing),
+    Mark("effects and reply", "clarion.nodes.connection", "Connection.flush", when=lambda self: self.engine.outgoing),
 )
 CLIENT = (
-    Mark("client, sending", "clarion.client.link", "Link.flush", True, lambda self: self.native.outgoing),
+    Mark("client, sending", "clarion.client.link", "Link.flush", when=lambda self: self.native.outgoing),
     Mark("server to client", "clarion.client.link", "Link.data_received"),
 )
 LAST = "client, receiving"
@@ -73,7 +74,8 @@ class Recorder:
 
         @functools.wraps(method)
         def at_entry(self: Any, *arguments: Any, **named: Any) -> Any:
-            stamps.append((stage, now()))
+            if when is None or when(self):
+                stamps.append((stage, now()))
             return method(self, *arguments, **named)
 
         @functools.wraps(method)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.integration.topologies import TOPOLOGIES, Split, Topology, started
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit it, and some are to be interrupted
+
+settings.register_profile("clarion", deadline=None)  # a busy machine is no fault of what is tested
+settings.load_profile("clarion")
 
 
 @pytest.fixture(scope="session", params=list(TOPOLOGIES))

@@ -165,12 +165,16 @@ def test_what_differs_is_noticed() -> None:
     assert _constant("tea\ncoffee") != _constant("coffee\ntea")
 
 
-@pytest.mark.parametrize("folder", ["core", "nodes/message_manager", "client"])
+@pytest.mark.parametrize("folder", ["core", "nodes/message_manager", "client", "spark", "pipelines"])
 def test_the_architecture_names_every_module_of(folder: str) -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     start = text.index(f"| in `{folder}/` |")
     table = text[start : text.index("\n\n", start)]
     firsts = [row.split("|")[1] for row in table.splitlines()[2:]]
     named = {name.rstrip("/") for first in firsts for name in re.findall(r"`([\w/]+)`", first)}
-    there = {path.stem for path in (ROOT / "src/clarion" / folder).iterdir() if not path.name.startswith("__")}
+    there = {
+        path.stem
+        for path in (ROOT / "src/clarion" / folder).iterdir()
+        if path.suffix in ("", ".py") and not path.name.startswith("__")
+    }
     assert named == there

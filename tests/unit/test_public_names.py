@@ -89,7 +89,7 @@ def test_the_blocking_twin_offers_what_the_asyncio_client_offers() -> None:
         (client.ReceivedMessage, clarion.sync.ReceivedMessage),
         (client.ReceivedBatch, clarion.sync.ReceivedBatch),
     ]
-    hosting = {"failure", "forget", "loop", "on_state", "register", "send", "wake", "welcome", "writable"}
+    hosting = {"failure", "forget", "loop", "on_state", "register", "send", "wake", "welcome", "writable", "write"}
     for one, twin in pairs:
         names = {name for name in dir(one) if not name.startswith("_")}
         if one is client.Connection:
