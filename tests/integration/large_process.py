@@ -59,13 +59,19 @@ class Growth:
 
 
 class Counted:
-    """Counts what a connection sends of large bodies, and asks for."""
+    """Counts what a connection sends of large bodies, and asks for.
+
+    What the server could not take for want of room, and told to send again, does not count: how fast its journal grows
+    is the machine's business.
+    """
 
     def __init__(self, connection: clarion.Connection) -> None:
         self.sent_bytes = 0
         self.asked_bytes = 0
-        self._send = connection.send
+        self._is_refusing = False
+        self._send, self._receive = connection.send, connection._received
         connection.send = self._counting  # type: ignore[method-assign]
+        connection._received = self._answered  # type: ignore[method-assign]
 
     def _counting(self, kind: int, channel: int, parts: Any = (), flags: int = 0) -> None:
         parts = list(parts)
@@ -76,6 +82,18 @@ class Counted:
             if asked["verb"] == "fragment":
                 self.asked_bytes += asked["arguments"]["bytes"]
         self._send(kind, channel, parts, flags)
+
+    def _answered(self, received: list[frames.Frame]) -> None:
+        for frame in received:
+            if frame.type == Type.FRAGMENT_STORED:
+                _, _, size, how = frames.STORED.unpack_from(frame.payload)
+                if how == frames.STORED_WAIT:
+                    self._is_refusing = True
+                elif how == frames.STORED_ALL:
+                    self._is_refusing = False
+                if self._is_refusing and how in (frames.STORED_WAIT, frames.STORED_ELSE):  # that one, and those behind
+                    self.sent_bytes -= size
+        self._receive(received)
 
 
 async def chatter(connection: clarion.Connection, name: str, took_ms: list[float]) -> None:
