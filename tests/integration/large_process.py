@@ -71,7 +71,7 @@ class Counted:
         self._is_refusing = False
         self._send, self._receive = connection.send, connection._received
         connection.send = self._counting  # type: ignore[method-assign]
-        connection._received = self._answered  # type: ignore[method-assign]
+        connection._received = self._answered  # type: ignore[method-assign, assignment]
 
     def _counting(self, kind: int, channel: int, parts: Any = (), flags: int = 0) -> None:
         parts = list(parts)
