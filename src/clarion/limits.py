@@ -85,6 +85,9 @@ PUBLISH_PENDING_BYTES_MAX = 64 * MIB
 """What a message manager holds that is not durable yet, over all sessions; then it refuses."""
 CONSUMER_CREDIT_MESSAGES_DEFAULT = 10_000
 CONSUMER_CREDIT_BYTES_DEFAULT = 2 * MIB
+CONSUMER_BATCHES_CREDIT_MESSAGES_DEFAULT = 65_536
+CONSUMER_BATCHES_CREDIT_BYTES_DEFAULT = 8 * MIB
+"""Whoever takes whole batches is after throughput: it is sent more ahead, so that it never waits for its credit."""
 CONSUMER_CREDIT_MESSAGES_MAX = 1_000_000
 CONSUMER_CREDIT_BYTES_MAX = 64 * MIB
 UNCONFIRMED_MESSAGES_DEFAULT = 1_000_000
@@ -172,8 +175,12 @@ JOURNAL_BYTES_MAX_DEFAULT = 64 * GIB
 GROUP_BYTES_MAX = 8 * MIB
 GROUP_ALIGN_BYTES = 512
 CHECKPOINT_PART_BYTES_MAX = 128 * KIB
-CHECKPOINT_LOG_BYTES = 256 * MIB
-"""A checkpoint is due after this much log …"""
+CHECKPOINT_LOG_BYTES_MIN = 48 * MIB
+"""A checkpoint is due after this much log, so that segments are soon used again instead of new ones being made …"""
+CHECKPOINT_LOG_FACTOR = 16
+"""… or after so many times its own size, if that is more: checkpoints are a small part of all that is written …"""
+CHECKPOINT_LOG_BYTES_MAX = 256 * MIB
+"""… but at last after this much …"""
 CHECKPOINT_LOG_ENTRIES = 100_000
 """… or this many entries: replay time at the next start is bounded by both."""
 READ_CACHE_BYTES = 64 * MIB
@@ -259,11 +266,14 @@ for _smaller, _larger, _why in (
     (2 * (FRAGMENT_BYTES_MAX + 4 * KIB) + 8 * KIB, SEGMENT_BYTES_MIN, "two fragments fit the smallest segment"),
     (FRAGMENTS_UNANSWERED_MAX * FRAGMENT_BYTES_MAX, PRODUCER_WINDOW_BYTES, "fragments under way fit the window"),
     (4 * GROUP_BYTES_MAX, SEGMENT_BYTES_MAX, "a segment holds several groups"),
+    (CONSUMER_CREDIT_BYTES_DEFAULT, CONSUMER_BATCHES_CREDIT_BYTES_DEFAULT, "batches are the fast form"),
+    (CONSUMER_BATCHES_CREDIT_BYTES_DEFAULT, CONSUMER_CREDIT_BYTES_MAX, "the default credit is allowed"),
     (CONSUMER_CREDIT_BYTES_MAX, PUBLISH_PENDING_BYTES_MAX, "credit is bounded like publishing"),
     (DELIVER_BYTES_TARGET, BATCH_BYTES_MAX, "a delivery frame fits the frame limit"),
     (CONNECTION_WAITING_BYTES_LOW, CONNECTION_WAITING_BYTES_HIGH, "a pause ends lower than it begins"),
     (CONNECTION_WAITING_BYTES_HIGH + 2 * FRAME_BYTES_MAX, CONNECTION_WAITING_BYTES_MAX, "a pause comes in time"),
     (len("regex:") + NAME_BYTES_MAX, PATTERN_BYTES_MAX, "a pattern can spell out any name"),
+    (CHECKPOINT_LOG_BYTES_MIN, CHECKPOINT_LOG_BYTES_MAX, "a small checkpoint comes sooner than a large one"),
     (CHECKPOINT_PART_BYTES_MAX, SEGMENT_BYTES_MIN // 4, "a checkpoint part fits the smallest segment"),
     (TRANSACTION_RETRY_MS_MIN, TRANSACTION_RETRY_MS_MAX, "pauses grow"),
     (len("events.") + EVENT_TYPE_BYTES_MAX, NAME_BYTES_MAX, "every type of event has a topic"),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clarion.client.bodies import BodyReader, save, session_of
 from clarion.client.inbox import Part
 from clarion.client.outcome import Outcome
 from clarion.client.subscription import duration_ms
 from clarion.message import Message
-from clarion.wire.batch import HEADERS, Batch
+from clarion.wire.bodies import bodies_of
 from clarion.wire.frames import Type
 
 if TYPE_CHECKING:
@@ -109,11 +108,8 @@ class Delivered:
         return self._part.delivery_count
 
     def bodies(self) -> list[bytes]:
-        """All bodies, copied; about 0.15 µs a message."""
-        if self._part.count == 1:
-            return [bytes(self._part.batch.record(0)[1])]
-        starts, ends, data = body_bounds(self._part.batch)
-        return list(map(data.__getitem__, starmap(slice, zip(starts, ends, strict=True))))
+        """All bodies, copied; 0.02 µs a message where all have one size, 0.1 µs where not."""
+        return bodies_of(self._part.batch)
 
     def to_arrow(self) -> pyarrow.Table:
         """Columns `sequence` (int64), `body` (binary) and `timestamp_ms` (int64). Raises `MissingExtra`."""
@@ -153,16 +149,6 @@ class ReceivedBatch(Delivered):
 def delay_ms_of(delay: float | None) -> int | None:
     """The delay of a rejection. Raises `BadArgument`."""
     return None if delay is None else duration_ms("delay", delay)
-
-
-def body_bounds(batch: Batch) -> tuple[list[int], list[int], bytes]:
-    """Where each body starts and ends within the records, and the records. No loop in Python."""
-    offsets: Any = batch.offsets()
-    base = batch.base
-    starts = offsets[:-1]
-    if batch.flags & HEADERS:
-        starts = starts + batch.header_sizes()
-    return (starts - base).tolist(), (offsets[1:] - base).tolist(), bytes(batch.data)
 
 
 Confirmable = ReceivedMessage | ReceivedBatch

@@ -32,7 +32,7 @@ from clarion.client.reading import ReadingSession
 from clarion.client.received import Confirmable, each
 from clarion.client.receiver import State
 from clarion.client.sources import StreamSource
-from clarion.client.subscription import ReceiveOptions, duration_ms, wanted_of
+from clarion.client.subscription import BATCHES, ReceiveOptions, duration_ms, wanted_of
 from clarion.client.transaction import Prepared, PreparedHandle, Transactions
 from clarion.errors import BadArgument, ClarionError, ConnectionLost, NoReply, SessionClosed
 from clarion.message import Message, parse_destination
@@ -178,8 +178,8 @@ class Session(ReadingSession):
         return self._add(Consumer(self, self._number(), wanted))
 
     def receive_batches(self, destination: str, **options: Unpack[ReceiveOptions]) -> BatchConsumer:
-        """A consumer of whole batches: the fast form of `receive`, with the same options."""
-        wanted = wanted_of(destination, self.transacted, **options)
+        """A consumer of whole batches: the fast form of `receive`, with the same options, and more sent ahead."""
+        wanted = wanted_of(destination, self.transacted, **(BATCHES | options))
         return self._add(BatchConsumer(self, self._number(), wanted))
 
     async def confirm(self, *what: Confirmable | Iterable[Confirmable]) -> None:

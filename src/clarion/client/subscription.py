@@ -48,6 +48,13 @@ class ReceiveOptions(TypedDict, total=False):
     """Idle seconds after which an iteration ends."""
 
 
+BATCHES: ReceiveOptions = {
+    "prefetch_messages": limits.CONSUMER_BATCHES_CREDIT_MESSAGES_DEFAULT,
+    "prefetch_bytes": limits.CONSUMER_BATCHES_CREDIT_BYTES_DEFAULT,
+}
+"""What a consumer of batches has unless it says otherwise."""
+
+
 class Subscription(msgspec.Struct, frozen=True):
     """What a consumer asks for."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from clarion import limits
 from clarion.errors import InternalFault, JournalFull
 from clarion.journal.appender import Appender
 from clarion.journal.checkpoint import BEGIN_HEAD, GROUP_PART_BYTES_MAX, CheckpointRun
@@ -49,10 +50,14 @@ class Checkpointer:
         log_bytes = log.tail - self._end
         return (
             self._urgent
-            or log_bytes >= min(options.checkpoint_log_bytes, space.capacity_bytes() // 8)
+            or log_bytes >= min(self._log_bytes_due(), options.checkpoint_log_bytes, space.capacity_bytes() // 8)
             or log.index - self._index >= options.checkpoint_log_entries
             or space.checkpoint_helps(log_bytes)
         )
+
+    def _log_bytes_due(self) -> int:
+        """After how much log the next one pays: a small state soon, a large one less often."""
+        return max(limits.CHECKPOINT_LOG_BYTES_MIN, limits.CHECKPOINT_LOG_FACTOR * self._space.checkpoint_bytes)
 
     @property
     def has_parts(self) -> bool:

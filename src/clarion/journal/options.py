@@ -18,7 +18,7 @@ class JournalOptions:
     """`power`: written and synced, survives the machine. `process`: copied into mapped memory,
     survives SIGKILL but neither a crash of the operating system nor a loss of power."""
     bytes_max: int = limits.JOURNAL_BYTES_MAX_DEFAULT
-    checkpoint_log_bytes: int = limits.CHECKPOINT_LOG_BYTES
+    checkpoint_log_bytes: int = limits.CHECKPOINT_LOG_BYTES_MAX
     checkpoint_log_entries: int = limits.CHECKPOINT_LOG_ENTRIES
     segment_bytes: int | None = None
     """Of a new journal; None lets the store choose by the space it has."""

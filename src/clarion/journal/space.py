@@ -184,8 +184,13 @@ class Space:
         self._estimate_bytes = value
         self._set_reserve()
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """How large the next checkpoint may be, as far as anybody knows."""
+        return max(self._estimate_bytes, self._checkpoint_bytes)
+
     def _set_reserve(self) -> None:
-        checkpoints = 2 * max(self._estimate_bytes, self._checkpoint_bytes)
+        checkpoints = 2 * self.checkpoint_bytes
         upkeep = checkpoints + COMPACTION_SEGMENTS * self.usable_bytes
         # What compaction gives up is free only after two checkpoints: it must leave room for them, or the first
         # journal that fills up with copies would never be able to use the originals' space again.

@@ -160,14 +160,14 @@ class Batch:
 
     def _check_columns(self, size: int) -> None:
         offsets = self.offsets()
-        lengths = np.diff(offsets.astype(np.int64))
+        starts, ends = offsets[:-1], offsets[1:]
         if int(offsets[0]) != self.base or int(offsets[-1]) - self.base != size - self._data_at:
             raise BadBatch(detail="offsets do not cover the data")
-        if lengths.min() < 0:
+        if (ends < starts).any():
             raise BadBatch(detail="offsets go backwards")
         if self.flags & HEADERS:
             sizes = self.header_sizes()
-            if sizes.max() > limits.HEADERS_BYTES_MAX or (sizes > lengths).any():
+            if sizes.max() > limits.HEADERS_BYTES_MAX or (sizes > ends - starts).any():
                 raise BadBatch(detail="headers larger than their record or the limit")
         if self.flags & IDS:
             self._check_ids()

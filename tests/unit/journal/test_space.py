@@ -14,7 +14,7 @@ from clarion.journal import MemoryStore
 from clarion.journal.space import Space
 from clarion.testing.faulty_disk import Crashed, FaultyDisk
 
-from .journal_harness import SEGMENT_BYTES, fill, open_owner
+from .journal_harness import SEGMENT_BYTES, Owner, fill, open_owner
 from .toy_broker import ToyBroker
 
 
@@ -72,6 +72,36 @@ def test_a03_the_estimate_enlarges_the_reserve() -> None:
     owner.journal.checkpoint_estimate_bytes = 10_000
     assert owner.journal.room() == room - 20_000
     assert owner.journal.status().bytes_reserve > 20_000
+
+
+def log_until_due(owner: Owner) -> int:
+    """How much log is written before the next checkpoint is due."""
+    owner.committer.run()  # room for the checkpoint that is expected
+    began = owner.journal.tail
+    while not owner.journal.checkpoint_due:
+        placed = owner.append(bytes(4_000))
+        owner.journal.retain(placed.position, placed.span)  # what dies would make one due before its time
+        owner.committer.run()
+    written = owner.journal.tail - began
+    owner.checkpoint([b"state"])
+    owner.committer.run()
+    return written
+
+
+def test_a05_a_small_state_is_checkpointed_soon_and_a_large_one_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHECKPOINT_LOG_BYTES_MIN", 50_000)
+    owner = open_owner(
+        MemoryStore(SEGMENT_BYTES), bytes_max=1_000 * SEGMENT_BYTES, checkpoint_log_bytes=20 * SEGMENT_BYTES
+    )
+    small = log_until_due(owner)
+    owner.journal.checkpoint_estimate_bytes = 10_000
+    larger = log_until_due(owner)
+    owner.journal.checkpoint_estimate_bytes = 1_000_000
+    largest = log_until_due(owner)
+    step = 2 * SEGMENT_BYTES  # one append, the rest of a segment, and what surrounds them
+    assert 50_000 <= small < 50_000 + step
+    assert limits.CHECKPOINT_LOG_FACTOR * 10_000 <= larger < limits.CHECKPOINT_LOG_FACTOR * 10_000 + step
+    assert 20 * SEGMENT_BYTES <= largest < 20 * SEGMENT_BYTES + step
 
 
 def test_a03_a_record_that_fits_no_segment_is_refused() -> None:
