@@ -54,6 +54,8 @@ class OutBatch(Outcome):
         "count",
         "created_ms",
         "delivery",
+        "destination",
+        "easy_weight_max",
         "encoded",
         "expiry",
         "first",
@@ -75,11 +77,14 @@ class OutBatch(Outcome):
         self.error = None
         self._waiters = None
         self.lane = lane
+        self.destination = lane.destination
         self.created_ms = created_ms
         self.terms = terms
         self.transaction = transaction
         self.plain = terms == PLAIN
-        """A message without any options may simply be added to `bodies`."""
+        """Nothing of it needs more than bodies."""
+        self.easy_weight_max = lane.weight_target if self.plain else 0
+        """A message without any options may simply be added to `bodies` while all weighs less; 0 once it is sealed."""
         self.bodies: list[bytes] = []
         self.headers: list[bytes] | None = None
         self.groups: list[int] | None = None
@@ -131,6 +136,7 @@ class OutBatch(Outcome):
         if choice.headers and self.headers is None:
             self.headers = [b""] * len(self.bodies)
             self.plain = False
+            self.easy_weight_max = 0
         if choice.group_hash and self.groups is None:
             self.groups = [0] * len(self.bodies)
         if choice.expires_at_ms:
@@ -140,6 +146,7 @@ class OutBatch(Outcome):
 
     def seal(self, first_id: int, offsets: bytes | None = None) -> None:
         """Fix its ids and encode it; `offsets` are those of its records, if they are known already."""
+        self.easy_weight_max = 0
         count = self.count = len(self.bodies)
         self.first_id = first_id
         self.first = first_id & SEQUENCE_MAX
@@ -171,6 +178,7 @@ class OutBatch(Outcome):
 
     def seal_packed(self, first_id: int, packed: Packed) -> None:
         """`seal` of a batch that never was open: its messages came encoded."""
+        self.easy_weight_max = 0
         self.count = packed.count
         self.first_id = first_id
         self.first = first_id & SEQUENCE_MAX
@@ -272,6 +280,8 @@ class Failures:
 
 def as_bytes(body: Body) -> bytes:
     """A body as bytes that cannot change any more. Raises `BadArgument` for anything but bytes and text."""
+    if body.__class__ is bytes:
+        return body
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     if isinstance(body, str):

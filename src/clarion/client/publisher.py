@@ -36,25 +36,24 @@ class Publisher(Sender):
     def send_nowait(self, destination: str, body: Body, **options: Unpack[SendOptions]) -> Ticket:
         """Queue a message; the ticket can be awaited for its id. Raises `Blocked` when the buffer is full.
 
-        Options are described at `SendOptions`. Hot: below 1 µs with only a destination and bytes
-        (benchmark: tests/unit/client/cost.py).
+        Options are described at `SendOptions`. Hot: 0.3 µs with only a destination and bytes, where the last message
+        had the same destination (benchmark: tests/unit/client/cost.py).
         """
+        batch = self._recent
+        if batch is not None and batch.destination == destination and type(body) is bytes and not options:
+            weight = batch.weight + len(body) + MESSAGE_WEIGHT_BYTES
+            if weight < batch.easy_weight_max:
+                batch.weight = weight
+                bodies = batch.bodies
+                index = len(bodies)
+                bodies.append(body)
+                return Ticket(batch, index)
         lane = self._lanes.get(destination)
         if lane is None:
             lane = self._lane(destination)
-        if body.__class__ is not bytes:
-            body = as_bytes(body)
-        batch = lane.open
-        if options or batch is None or not batch.plain:
-            return self._put(lane, body, self._chosen(options) if options else NO_OPTIONS)
-        weight = batch.weight + len(body) + MESSAGE_WEIGHT_BYTES
-        if weight >= lane.weight_target:
-            return self._put(lane, body, NO_OPTIONS)
-        bodies = batch.bodies
-        index = len(bodies)
-        bodies.append(body)
-        batch.weight = weight
-        return Ticket(batch, index)
+        ticket = self._put(lane, as_bytes(body), self._chosen(options) if options else NO_OPTIONS)
+        self._recent = lane.open
+        return ticket
 
     async def send(self, destination: str, body: Body, **options: Unpack[SendOptions]) -> str:
         """Send a message and return its id once it is durable, or, with `until`, delivered. Waits for room."""

@@ -61,6 +61,8 @@ class Sender:
         """Guards the sending half where threads share a session."""
         self._lanes: dict[str, Lane] = {}
         self._lanes_max = LANES_MIN
+        self._recent: OutBatch | None = None
+        """The batch that the last message went into, if it was still open then."""
         self._active: dict[Lane, None] = {}
         """Lanes that may have something to send."""
         self._ahead: dict[Lane, None] = {}
