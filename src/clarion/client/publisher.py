@@ -153,8 +153,8 @@ class Publisher(Sender):
         return BatchTicket(batch)
 
     async def writable(self) -> None:
-        """Return when `send_nowait` takes messages again: at once unless the buffer is full."""
-        while self._buffered >= self._buffer_bytes and not self._closed:
+        """Return when a quarter of the buffer is free: so much `send_nowait` takes without being asked again."""
+        while self._buffered >= self._room_bytes and not self._closed:
             waiter = self._host.loop.create_future()
             self._room.append(waiter)
             await waiter

@@ -51,6 +51,8 @@ class Sender:
         self._host = host
         self._channel = channel
         self._buffer_bytes = buffer_bytes
+        self._room_bytes = buffer_bytes * 3 // 4
+        """The low-water mark: who waits for room goes on below it, and may send the rest without asking again."""
         self._producer = 0
         self._sequence = 1
         self._transaction = 0
@@ -343,7 +345,7 @@ class Sender:
                 if last < floor and not waiter.done():
                     waiter.set_result(None)
             self._flushes = [(last, waiter) for last, waiter in self._flushes if last >= floor]
-        if self._room and self._buffered < self._buffer_bytes:
+        if self._room and self._buffered < self._room_bytes:
             release(self._room)
 
     def _refused(self, payload: memoryview) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clarion import limits
 from clarion.client.outbox import Ticket
 from clarion.errors import Blocked
 from clarion.wire import frames
@@ -84,6 +85,27 @@ def test_b13_try_send_returns_none_when_the_buffer_is_full() -> None:
     assert host.publisher.is_blocked() and host.publisher.is_blocked("q")
     with pytest.raises(Blocked):
         host.publisher.send_nowait("q", b"")
+
+
+def test_b13_whoever_waited_for_room_may_send_a_quarter_of_the_buffer() -> None:
+    async def main() -> None:
+        host = RecordingHost(buffer_bytes=8 * limits.BATCH_BYTES_TARGET)
+        there = host.publisher
+        while there.try_send("q", bytes(20_000)) is not None:
+            pass
+        host.turn()
+        waiting = asyncio.create_task(there.writable())
+        for batch in list(host.sent):  # as few answers as possible
+            host.published(batch)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if waiting.done():
+                break
+        assert there.buffered_bytes > 4 * limits.BATCH_BYTES_TARGET
+        for _ in range(2 * limits.BATCH_BYTES_TARGET // 1_024 - 8):
+            there.send_nowait("q", bytes(1_000))  # none of them raises
+
+    run(main())
 
 
 def test_b13_a_destination_that_fails_instead_of_waiting_raises_blocked_and_the_lane_goes_on() -> None:
