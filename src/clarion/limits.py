@@ -51,6 +51,13 @@ FRAGMENTS_PENDING_BYTES_MAX = 16 * MIB
 """Fragments that a message manager holds that are not durable yet, over all sessions; then it lets senders wait."""
 FRAGMENT_READS_MAX = 4
 """Fragments that are read for consumers at a time, over all sessions."""
+FRAGMENT_OTHERS_MS = 100
+"""So long after a small message was published or confirmed, others are about, and large bodies make way: …"""
+FRAGMENT_REST_DEFAULT = 3.0
+"""… after each fragment they rest so many times as long as it took, unless a setting says otherwise, …"""
+FRAGMENT_REST_MAX = 100.0
+FRAGMENT_REST_MS_MAX = 50
+"""… but no longer than this, so that they come on whatever happens."""
 STREAMS_PER_DESTINATION_MAX = 1_024
 """Large bodies on their way to one destination, those that nobody sends any more included."""
 STREAM_IDLE_MS_DEFAULT = 24 * 3_600_000
@@ -60,6 +67,12 @@ STREAMS_TIED_MS = 30_000
 STREAM_KEYS_MAX = 4_096
 """Keys of large bodies whose messages were stored that a message manager remembers; the oldest is forgotten first."""
 STREAM_KEY_BYTES_MAX = 1 * KIB
+
+# --- memory ---------------------------------------------------------------------------------------
+MEMORY_BLOCK_BYTES = 1 * MIB
+"""What a server frees of blocks up to this size stays with it, …"""
+MEMORY_KEPT_BYTES = 8 * MIB
+"""… up to so much for each thread; larger blocks go back to the kernel at once."""
 
 # --- connections and sessions ---------------------------------------------------------------------
 CONNECTIONS_MAX = 20_000

@@ -80,6 +80,7 @@ _Connections = Annotated[int, msgspec.Meta(ge=1, le=limits.CONNECTIONS_MAX)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
 _Long = Annotated[int, msgspec.Meta(ge=1, le=limits.POLICY_MS_MAX)]
 _Bytes = Annotated[int, msgspec.Meta(gt=0, lt=1 << 60)]
+_Rest = Annotated[float, msgspec.Meta(ge=0, le=limits.FRAGMENT_REST_MAX)]
 _Group = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
@@ -116,6 +117,7 @@ class MessageManagerSettings(_Table, frozen=True):
     read_cache_bytes: _Bytes = limits.READ_CACHE_BYTES
     transaction_ms: _Milliseconds = limits.TRANSACTION_MS_DEFAULT
     stream_idle_ms: _Long = limits.STREAM_IDLE_MS_DEFAULT
+    stream_rest: _Rest = limits.FRAGMENT_REST_DEFAULT
 
 
 class JournalSettings(_Table, frozen=True):

@@ -28,6 +28,8 @@ from clarion.wire import frames
 from clarion.wire.frames import Type
 
 MIB = 1 << 20
+PAUSE_S = 0.005
+"""Between small messages on the connection of the body: they show that they pass, and are no load of their own."""
 _BLOCK = Random(12).randbytes(MIB)
 
 
@@ -68,7 +70,10 @@ class Counted:
     def __init__(self, connection: clarion.Connection) -> None:
         self.sent_bytes = 0
         self.asked_bytes = 0
-        self._is_refusing = False
+        self._unanswered = 0
+        """Fragments on their way."""
+        self._behind = 0
+        """Of these, how many were sent before the server refused one: it can take none of them."""
         self._send, self._receive = connection.send, connection._received
         connection.send = self._counting  # type: ignore[method-assign]
         connection._received = self._answered  # type: ignore[method-assign, assignment]
@@ -77,26 +82,31 @@ class Counted:
         parts = list(parts)
         if kind == Type.FRAGMENT:
             self.sent_bytes += len(parts[1])
+            self._unanswered += 1
         elif kind == Type.REQUEST:
             asked = frames.unpack(parts[0])
             if asked["verb"] == "fragment":
                 self.asked_bytes += asked["arguments"]["bytes"]
+            elif asked["verb"] == "stream":  # on a new connection
+                self._unanswered = self._behind = 0
         self._send(kind, channel, parts, flags)
 
     def _answered(self, received: list[frames.Frame]) -> None:
         for frame in received:
             if frame.type == Type.FRAGMENT_STORED:
                 _, _, size, how = frames.STORED.unpack_from(frame.payload)
-                if how == frames.STORED_WAIT:
-                    self._is_refusing = True
-                elif how == frames.STORED_ALL:
-                    self._is_refusing = False
-                if self._is_refusing and how in (frames.STORED_WAIT, frames.STORED_ELSE):  # that one, and those behind
-                    self.sent_bytes -= size
+                if size:
+                    self._fragment_answered(size, how)
         self._receive(received)
 
+    def _fragment_answered(self, size: int, how: int) -> None:
+        self._unanswered -= 1
+        if how == frames.STORED_WAIT or (how == frames.STORED_ELSE and self._behind):
+            self.sent_bytes -= size
+        self._behind = self._unanswered if how == frames.STORED_WAIT else max(0, self._behind - 1)
 
-async def chatter(connection: clarion.Connection, name: str, took_ms: list[float]) -> None:
+
+async def chatter(connection: clarion.Connection, name: str, took_ms: list[float], pause_s: float = 0) -> None:
     """Small messages to and fro, one after the other, until cancelled."""
     async with connection.session() as session, session.receive(name) as consumer:
         while True:
@@ -106,12 +116,14 @@ async def chatter(connection: clarion.Connection, name: str, took_ms: list[float
             assert message is not None
             took_ms.append((time.perf_counter() - began) * 1000)
             await message.confirm()
+            if pause_s:
+                await asyncio.sleep(pause_s)
 
 
 async def while_chatting(connection: clarion.Connection, work: Any, name: str) -> tuple[Any, list[float]]:
     """The result of `work`, and how long small messages took meanwhile."""
     took_ms: list[float] = []
-    talking = asyncio.create_task(chatter(connection, name, took_ms))
+    talking = asyncio.create_task(chatter(connection, name, took_ms, PAUSE_S))
     try:
         result = await work
     finally:

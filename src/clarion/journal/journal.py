@@ -38,9 +38,16 @@ EARLY_SEAL_BYTES = 512 * limits.KIB
 """While a commit runs, a group of this size is sealed at once, so that the disk has its next work
 without waiting for the loop; smaller ones wait, and gather more."""
 
+PREPARE_REST_S_MAX = 0.005
+"""Between two steps of preparing a segment, however slow the disk is."""
+
 
 def _ignore(_: object = None) -> None:
     return None
+
+
+def _never() -> bool:
+    return False
 
 
 class Journal:
@@ -53,6 +60,8 @@ class Journal:
         self.on_failed: Callable[[ClarionError], None] = _ignore
         self.on_room: Callable[[], None] = _ignore
         """Producers may have more room than before: a segment was recycled or made."""
+        self.is_shared: Callable[[], bool] = _never
+        """For any thread: whether new segments are to be prepared gently, because somebody waits for short commits."""
         self.durable = 0
         """Everything before this position is on the disk."""
         self._store = store
@@ -293,9 +302,19 @@ class Journal:
 
     def _create(self) -> None:
         try:
-            self._created = self._store.create()
+            self._created = self._store.create(self._pace)
         except (OSError, MemoryError):
             self._created = None
+
+    def _pace(self, took_s: float) -> bool:
+        """Between the steps of preparing a segment: rest as long as the last one took, if somebody waits for short
+        commits and there is room meanwhile. Whether steps are to be small. On the allocator's thread."""
+        if self._closing or not self.is_shared():
+            return False
+        room = self._space.room_base(Claim.PRODUCER)
+        if room >= self._space.usable_bytes:
+            time.sleep(min(took_s, PREPARE_REST_S_MAX))
+        return room > 0
 
     def _grown(self) -> None:
         self._allocating = False

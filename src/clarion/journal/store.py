@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from clarion.journal.record import Buffer
@@ -36,8 +36,12 @@ class Store(Protocol):
 
     def files(self) -> list[int]: ...
 
-    def create(self) -> int:
-        """One more file. OSError with ENOSPC when there is no room."""
+    def create(self, pace: Callable[[float], bool] | None = None) -> int:
+        """One more file. OSError with ENOSPC when there is no room.
+
+        `pace` is called between the steps of this work with the seconds that one took: it may rest, and says whether
+        the next one is to be small, so that commits of others do not wait for it.
+        """
         ...
 
     def read(self, file: int, offset: int, length: int) -> bytes: ...
@@ -62,7 +66,7 @@ class MemoryStore:
     def files(self) -> list[int]:
         return list(range(len(self.content)))
 
-    def create(self) -> int:
+    def create(self, pace: Callable[[float], bool] | None = None) -> int:
         if len(self.content) >= self.files_max:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.content.append(bytearray(self.segment_bytes))

@@ -22,6 +22,7 @@ from typing import Any
 from clarion.errors import ClarionError, InternalFault
 from clarion.instruments import Registry
 from clarion.nodes.logging import ERROR, INFO, WARNING, Logging, event, last_words, place
+from clarion.nodes.memory import keep_freed
 from clarion.settings import Settings
 
 EXIT_FAILED = 70
@@ -77,6 +78,7 @@ def running(settings: Settings) -> Iterator[Process]:
     try:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(*GC_THRESHOLD)
+        keep_freed()
         threading.excepthook = process.thread_died
         _raise_descriptors(settings.client_manager.connections_max)
         loop.set_exception_handler(_log_loop_error)

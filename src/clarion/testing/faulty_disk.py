@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -102,7 +102,7 @@ class FaultyDisk:
     def files(self) -> list[int]:
         return list(range(len(self._files)))
 
-    def create(self) -> int:
+    def create(self, pace: Callable[[float], bool] | None = None) -> int:
         if len(self._files) >= self.files_max:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._files.append(_File(bytearray(self.segment_bytes), bytearray(self.segment_bytes)))

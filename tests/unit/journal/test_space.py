@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -125,6 +126,32 @@ def test_a03_the_journal_grows_ahead_of_need() -> None:
     assert rooms
     count = fill(owner)
     assert owner.journal.status().segments == 30 and count > 50
+
+
+def test_b13_new_segments_are_prepared_gently_only_beside_others_and_while_there_is_room() -> None:
+    asked: list[bool] = []
+
+    class Asking(MemoryStore):
+        def create(self, pace: Callable[[float], bool] | None = None) -> int:
+            if pace is not None:
+                asked.append(pace(0.0))
+            return super().create()
+
+    owner = open_owner(Asking(SEGMENT_BYTES), bytes_max=100 * SEGMENT_BYTES)
+
+    for shared in (False, True):
+        owner.journal.is_shared = lambda shared=shared: shared  # type: ignore[misc]
+        asked.clear()
+        while not asked:
+            owner.append(bytes(1_500))
+            owner.committer.run()
+        assert asked == [shared]
+    asked.clear()
+    with pytest.raises(JournalFull):
+        while True:  # faster than it can grow
+            owner.append(bytes(1_500))
+    owner.committer.run()
+    assert not asked[0] and asked[-1], "first the room that producers wait for"
 
 
 def test_a05_a_segment_waits_until_what_freed_it_is_durable() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from clarion import limits
 from clarion.errors import DirectoryInUse, NewerFormat, NoSpace
-from clarion.journal import FileStore, MemoryStore, Store
+from clarion.journal import FileStore, MemoryStore, Store, file_store
 from clarion.journal import directory as directories
 from clarion.testing.faulty_disk import FaultyDisk
 from clarion.testing.store_conformance import StoreConformance
@@ -44,6 +45,33 @@ def test_a03_space_is_secured_when_a_store_opens(tmp_path: Path) -> None:
     while store.pending:
         store.create()
     assert len(store.files()) == limits.SEGMENTS_MIN
+    store.close()
+
+
+def test_b13_a_segment_is_prepared_in_small_steps_while_somebody_wants_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore.open(tmp_path, segment_bytes=SMALL)
+    sync, synced = os.fdatasync, list[int]()
+
+    def counting(descriptor: int) -> None:
+        synced.append(descriptor)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", counting)
+    store.create()
+    assert not synced, "it is smaller than the step of one who is in no hurry to be gentle"
+    steps = SMALL // len(file_store.ZEROS)
+    took: list[float] = []
+
+    def pace(took_s: float) -> bool:
+        took.append(took_s)
+        return len(took) <= 3
+
+    number = store.create(pace)
+    assert len(took) == steps and min(took) > 0
+    assert len(synced) == 3, "as long as it is asked for"
+    assert store.read(number, 0, SMALL) == bytes(SMALL)
     store.close()
 
 

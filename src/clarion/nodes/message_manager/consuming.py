@@ -212,7 +212,7 @@ class Consuming:
         self._confirmed.add(sum(end - first for first, end in ranges))
         if subscription.durable:
             entry = Ranges(destination.identity, subscription.identity, ranges)
-            self._host.log.write(Kind.CONFIRM, entry.encode())
+            self._host.log.write(Kind.CONFIRM, entry.encode(), others=not destination.large)
         else:
             subscription.confirm(ranges, destination.tail)
 

@@ -56,12 +56,16 @@ class FragmentReading:
         self._turns.add(session, lambda: self._serve(session.identity, wanted))
 
     async def _serve(self, session: int, wanted: _Wanted) -> None:
+        pacing = self._host.streaming.pacing
+        await pacing.begin_read()
         try:
             data, size = await self._read(wanted)
         except ClarionError as error:
             self._host.fail(session, wanted.request, error)
         else:
             self._host.reply(session, wanted.request, {"data": data, "size": size})
+        finally:
+            pacing.end_read()
 
     async def _read(self, wanted: _Wanted) -> tuple[bytes, int]:
         """Bytes of a body, at most as many as are wanted, and how many there are in all."""

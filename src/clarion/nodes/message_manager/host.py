@@ -166,6 +166,7 @@ class MessageManager:
         self.retention = Retention(self)
         self.temporary = Temporary(self)
         self.streaming = Streaming(self)
+        self.journal.is_shared = self.streaming.pacing.others_about
         self.transacting = Transacting(self)
         self.slow = Slow(self)
         self.leasing = Leasing(self)
@@ -223,6 +224,7 @@ class MessageManager:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if hasattr(self, "reader"):
+            self.streaming.pacing.close()
             await self.reader.close()
             await self._loop.run_in_executor(None, self.streaming.reading.close)
         if hasattr(self, "journal"):
@@ -333,7 +335,7 @@ class MessageManager:
         """Unix time."""
         return time.time_ns() // 1_000_000
 
-    def later(self, wait_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    def later(self, wait_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call back in so many milliseconds."""
         return self._loop.call_later(wait_ms / 1000, self._guarded, callback)
 

@@ -45,12 +45,17 @@ class EntryLog:
         self.last = -1
         """Where the last entry begins."""
         self.others_s = 0.0
-        """When the last entry was written that is not a fragment, by the monotonic clock."""
+        """When somebody last published or settled messages that have no large body, by the monotonic clock."""
 
-    def write(self, kind: int, head: bytes) -> None:
-        """Append and apply one entry. Raises `JournalFull` and changes nothing then."""
+    def write(self, kind: int, head: bytes, *, others: bool = False) -> None:
+        """Append and apply one entry. Raises `JournalFull` and changes nothing then.
+
+        `others`: large bodies make way for whoever waits for it.
+        """
         location = self._journal.append(kind, head, reserve=True)
-        self.last, self.others_s = location.position, time.monotonic()
+        self.last = location.position
+        if others:
+            self.others_s = time.monotonic()
         self._state.apply(location.index, kind, head, location.position, location.span)
 
     def publish(self, entry: Publish, batch: Buffer) -> tuple[int, int]:
@@ -63,6 +68,7 @@ class EntryLog:
     def stage(self, entry: Stage, batch: Buffer) -> None:
         """`publish` of a batch that is not visible yet."""
         self._write_with(Kind.STAGE, entry.encode(), batch)
+        self.others_s = time.monotonic()
 
     def large(self, entry: Large, batch: Buffer) -> tuple[int, int]:
         """`publish` or `stage` of a message with a large body: (position, span)."""
