@@ -47,6 +47,8 @@ _HEADERS_SLACK_BYTES = 1024
 """Type, source, severity and time with their names have at most this together."""
 _BODY_SLACK_BYTES = 64
 _SECOND_NS = 1_000_000_000
+_TIME_BYTES = 27
+"""Of the text of a time, with which the headers of an event without attributes end."""
 
 _headers_into = msgspec.msgpack.Encoder().encode_into
 _json_into = msgspec.json.Encoder().encode_into
@@ -81,6 +83,8 @@ class Encoder:
         self._types: set[str] = set()
         self._sources: set[str] = set()
         self._second = (-1, "")
+        self._starts: dict[tuple[str, str, int, str], bytes] = {}
+        """Headers without attributes up to the time, by type, source, severity and content type, which are checked."""
 
     def encode(
         self,
@@ -93,6 +97,27 @@ class Encoder:
         content_type: str = "",
     ) -> Encoded:
         """The event, in buffers of its own. Raises `MemoryError`, `BadEvent` or `EventTooLarge`."""
+        body: bytes | bytearray
+        if data.__class__ is dict:
+            content_type, body = content_type or CONTENT_JSON, bytearray(self._body_bytes)
+            _json(data, body)
+        else:
+            content_type, body = self._body_of(data, content_type)
+        start = None
+        if not attributes and type_.__class__ is str and source.__class__ is str:
+            start = self._starts.get((type_, source, severity, content_type))
+        if start is None:
+            headers = self._headers_of(type_, source, severity, time_ns, attributes, content_type)
+        else:
+            _check_time(time_ns)
+            headers = start + self.time_text(time_ns).encode()
+        self._check_size(len(headers), len(body))
+        # A copy, for the buffer stays as large as it was made, and somebody may keep many events.
+        return Encoded(time_ns, severity, headers, bytes(body))
+
+    def _headers_of(
+        self, type_: str, source: str, severity: int, time_ns: int, attributes: Attributes | None, content_type: str
+    ) -> bytes:
         self._check(type_, source, severity, time_ns)
         properties: dict[str, Any] = {
             PROPERTY_SOURCE: source,
@@ -103,27 +128,27 @@ class Encoder:
         if attributes:
             properties.update(check_attributes(attributes))
             room = self.event_bytes_max + _HEADERS_SLACK_BYTES
-        body: bytes | bytearray
+        buffer = bytearray(room)
+        _headers_into(Headers(type=type_, content_type=content_type or None, properties=properties), buffer)
+        headers = bytes(buffer)
+        plain = type_.__class__ is str and source.__class__ is str
+        if plain and not attributes and len(self._starts) < _KNOWN_MAX:
+            self._starts[type_, source, severity, content_type] = headers[:-_TIME_BYTES]
+        return headers
+
+    def _body_of(self, data: Any, content_type: str) -> tuple[str, bytes | bytearray]:
+        """With its content type."""
         if data is None:
-            body = b""
-        elif isinstance(data, bytes | bytearray):
-            content_type, body = content_type or CONTENT_BYTES, data
-        elif isinstance(data, memoryview):
-            content_type, body = content_type or CONTENT_BYTES, data.tobytes()
-        else:
-            try:
-                if isinstance(data, str) and not is_json(content_type):
-                    content_type, body = content_type or CONTENT_TEXT, data.encode()
-                else:
-                    content_type, body = content_type or CONTENT_JSON, bytearray(self._body_bytes)
-                    _json_into(data, body)
-            except (TypeError, ValueError, OverflowError, RecursionError) as error:
-                raise BadEvent(what="data", detail=f"it cannot be JSON: {error}"[:200]) from None
-        headers = bytearray(room)
-        _headers_into(Headers(type=type_, content_type=content_type or None, properties=properties), headers)
-        self._check_size(len(headers), len(body))
-        # Copies, for the buffers stay as large as they were made, and somebody may keep many events.
-        return Encoded(time_ns, severity, bytes(headers), bytes(body))
+            return content_type, b""
+        if isinstance(data, bytes | bytearray):
+            return content_type or CONTENT_BYTES, data
+        if isinstance(data, memoryview):
+            return content_type or CONTENT_BYTES, data.tobytes()
+        if isinstance(data, str) and not is_json(content_type):
+            return content_type or CONTENT_TEXT, _utf8(data)
+        body = bytearray(self._body_bytes)
+        _json(data, body)
+        return content_type or CONTENT_JSON, body
 
     def encode_without_memory(
         self,
@@ -184,10 +209,7 @@ class Encoder:
         elif isinstance(data, memoryview) or (isinstance(data, str) and not is_json(content_type)):
             raise MemoryError
         else:
-            try:
-                _json_into(data, body)
-            except (TypeError, ValueError, OverflowError, RecursionError) as error:
-                raise BadEvent(what="data", detail=f"it cannot be JSON: {error}"[:200]) from None
+            _json(data, body)
         _headers_into(Headers(type=type_, content_type=content_type or None, properties=properties), headers)
         self._check_size(len(headers), len(found))
         return Encoded(time_ns, severity, headers, found)
@@ -241,11 +263,30 @@ class Encoder:
                 self._sources.add(source)
         if severity not in _TEXTS:
             Severity.of(severity)
-        if time_ns.__class__ is not int or not 0 <= time_ns <= TIME_NS_MAX:
-            raise BadEvent(what=PROPERTY_TIME, detail="it is not within 1970 and 2262")
+        _check_time(time_ns)
 
     def _check_size(self, headers: int, body: int) -> None:
         if headers + body > self.event_bytes_max:
             raise EventTooLarge(size=headers + body, limit=self.event_bytes_max)
         if headers > HEADERS_BYTES_MAX:
             raise EventTooLarge(size=headers, limit=HEADERS_BYTES_MAX)
+
+
+def _json(data: Any, buffer: bytearray) -> None:
+    """Into a buffer that is large enough for any event."""
+    try:
+        _json_into(data, buffer)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadEvent(what="data", detail=f"it cannot be JSON: {error}"[:200]) from None
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except ValueError as error:
+        raise BadEvent(what="data", detail=f"it is not text: {error}"[:200]) from None
+
+
+def _check_time(time_ns: int) -> None:
+    if time_ns.__class__ is not int or not 0 <= time_ns <= TIME_NS_MAX:
+        raise BadEvent(what=PROPERTY_TIME, detail="it is not within 1970 and 2262")

@@ -66,7 +66,7 @@ class Recorder:
         initialising: bool,
     ) -> None:
         self._take = take
-        self._steps = steps
+        self._at_211, self._at_212, self._at_213 = steps.point("211"), steps.point("212"), steps.point("213")
         self.source = source
         self.ballast = of_process()
         """Memory for when there is no other."""
@@ -150,35 +150,10 @@ class Recorder:
         while True:
             try:
                 if section is None or not sequence:
-                    self._steps.at("211")
-                    level = _SEVERITIES.get(severity)
-                    if level is None:
-                        level = Severity.of(severity)
-                    if time_ns is None:
-                        time_ns = time.time_ns()
-                    if source is None:
-                        source = self.source
-                    bits, epoch, flags = decide(self.routes(), type_, source, level, time_ns, attributes)
                     section = self._free()
-                    self._steps.at("212")
-                    sequence = section.record(
-                        type_,
-                        source,
-                        level,
-                        time_ns,
-                        data,
-                        attributes,
-                        bits=bits,
-                        epoch=epoch,
-                        flags=flags,
-                        wait_s=wait_s,
-                    )
+                    sequence = self._record_in(section, type_, source, severity, data, attributes, time_ns, wait_s)
                     spent = False  # the section has taken it again
-                self._steps.at("213")
-                identity = ids.format_id(section.producer + sequence)
-                if spent:
-                    ballast.refill()
-                break
+                return self._told(section, sequence, spent)
             except NO_MEMORY as error:
                 if error is ballast.final:
                     raise
@@ -191,6 +166,41 @@ class Recorder:
                 else:
                     raise
                 ballast.missing = spent = True
+
+    def _record_in(
+        self,
+        section: Section,
+        type_: str,
+        source: str | None,
+        severity: Severity | str | int,
+        data: Any,
+        attributes: dict[str, PropertyValue] | None,
+        time_ns: int | None,
+        wait_s: float | None,
+    ) -> int:
+        if self._at_211.armed:
+            self._at_211.fire()
+        level = _SEVERITIES.get(severity)
+        if level is None:
+            level = Severity.of(severity)
+        if time_ns is None:
+            time_ns = time.time_ns()
+        if source is None:
+            source = self.source
+        bits, epoch, flags = decide(self.routes(), type_, source, level, time_ns, attributes)
+        if self._at_212.armed:
+            self._at_212.fire()
+        return section.record(
+            type_, source, level, time_ns, data, attributes, bits=bits, epoch=epoch, flags=flags, wait_s=wait_s
+        )
+
+    def _told(self, section: Section, sequence: int, spent: bool) -> str:
+        """The id of an event that is recorded, and everybody told of it. May be called again."""
+        if self._at_213.armed:
+            self._at_213.fire()
+        identity = ids.format_id(section.producer + sequence)
+        if spent:
+            self.ballast.refill()
         try:
             self.recorded()
         except NO_MEMORY:

@@ -146,34 +146,41 @@ class SmallPieces:
 
     def json(self, data: Any) -> None:
         """As JSON. No recursion: every call that is deeper may need a block of memory for its frame."""
-        stack, closing = self._stack, self._closing
-        depth = 0
         try:
             depth = self._open(data, 0)
             while depth:
-                items = stack[depth - 1]
-                assert items is not None
-                first = closing[depth - 1] & 0x80
-                closing[depth - 1] &= 0x7F
-                for item in items:
-                    if not first:
-                        self.raw(b",")
-                    first = 0
-                    if closing[depth - 1] == 0x7D:
-                        self._key(item[0])
-                        item = item[1]
-                    opened = self._open(item, depth)
-                    if opened > depth:
-                        depth = opened
-                        break
-                else:
-                    depth -= 1
-                    stack[depth] = None
-                    self.raw(b"}" if closing[depth] == 0x7D else b"]")
+                depth = self._items(depth)
         finally:
-            while depth:
-                depth -= 1
-                stack[depth] = None
+            self._clear()
+
+    def _items(self, depth: int) -> int:
+        """Of the innermost container, until one of them is a container or it ends. The depth after that."""
+        closing = self._closing
+        items = self._stack[depth - 1]
+        assert items is not None
+        first = closing[depth - 1] & 0x80
+        closing[depth - 1] &= 0x7F
+        for item in items:
+            if not first:
+                self.raw(b",")
+            first = 0
+            if closing[depth - 1] == 0x7D:
+                self._key(item[0])
+                item = item[1]
+            opened = self._open(item, depth)
+            if opened > depth:
+                return opened
+        depth -= 1
+        self._stack[depth] = None
+        self.raw(b"}" if closing[depth] == 0x7D else b"]")
+        return depth
+
+    def _clear(self) -> None:
+        """What was written in vain is not kept alive."""
+        stack, depth = self._stack, 0
+        while depth < _DEPTH_MAX and stack[depth] is not None:
+            stack[depth] = None
+            depth += 1
 
     def _open(self, value: Any, depth: int) -> int:
         """Write a value; of a container only its beginning, with its items on the stack. The depth after it."""

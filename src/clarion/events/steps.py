@@ -5,7 +5,7 @@ Disarmed they cost a call; `CLARION_ARM=events.213=kill` ends a process right af
 
 from __future__ import annotations
 
-from clarion.instruments import Registry
+from clarion.instruments import Registry, TestPoint
 
 STEPS = {
     "211": "an event is about to be recorded",
@@ -38,6 +38,10 @@ class Steps:
 
     def __init__(self, registry: Registry) -> None:
         self._points = {name: registry.test_point(f"events.{name}", meaning=meaning) for name, meaning in STEPS.items()}
+
+    def point(self, name: str) -> TestPoint:
+        """For where even a call is too much: `if point.armed: point.fire()`."""
+        return self._points[name]
 
     def at(self, name: str) -> None:
         """An event, or a group of them, is at this step."""

@@ -268,49 +268,61 @@ class EventSystem:
         with quiet():
             while not self._directory.try_engine():
                 self._recorder.routes = self._shared.current
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(ENGINE_AGAIN_S):
-                        await stop.wait()
+                await _pause(stop)
                 if stop.is_set():
                     return
-            try:
-                await self._deliver(stop)
-            finally:
-                self._engine = None
-                self._directory.leave_engine()
+            await self._deliver_alone(stop)
+
+    async def _deliver_alone(self, stop: asyncio.Event) -> None:
+        try:
+            await self._deliver(stop)
+        finally:
+            self._engine = None
+            self._directory.leave_engine()
+
+    # What follows ends while there is no memory, often. Each is so short that an error in its `finally` needs none
+    # (rule 3 of `memory.writing`); the loops in there are in line, for a call would need some.
 
     async def _deliver(self, stop: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
-        ledger = Ledger.open(
-            self.path / "ledger",
-            loop,
-            durability=self.settings.durability,
-            event_bytes_max=self.settings.event_bytes_max,
-        )
+        ledger = self._open_ledger()
         try:
-            engine = Engine(self.memory, self, ledger, self.steps, self._recipients, self._policies)
-            control = ControlServer(self.path, look.handlers(self, engine))
-            await control.open()
-            self._engine = engine
-            self._begun(engine)
-            try:
-                await engine.run(stop)
-            finally:
-                self._engine = None
-                while True:  # however long there is no memory; in line, for a call would need some
-                    try:
-                        await control.close()
-                        break
-                    except NO_MEMORY:
-                        time.sleep(CLOSE_AGAIN_S)  # noqa: ASYNC251 - nothing else runs here any more
+            await self._deliver_with(ledger, stop)
         finally:
             while True:  # what stays open keeps the next engine from starting
                 try:
                     ledger.close()
                     break
                 except NO_MEMORY:
-                    time.sleep(CLOSE_AGAIN_S)  # noqa: ASYNC251
+                    time.sleep(CLOSE_AGAIN_S)  # noqa: ASYNC251 - nothing else runs here any more
             self.memory.close_foreign()
+
+    def _open_ledger(self) -> Ledger:
+        return Ledger.open(
+            self.path / "ledger",
+            asyncio.get_running_loop(),
+            durability=self.settings.durability,
+            event_bytes_max=self.settings.event_bytes_max,
+        )
+
+    async def _deliver_with(self, ledger: Ledger, stop: asyncio.Event) -> None:
+        engine = Engine(self.memory, self, ledger, self.steps, self._recipients, self._policies)
+        control = ControlServer(self.path, look.handlers(self, engine))
+        await control.open()
+        self._engine = engine
+        self._begun(engine)
+        await self._run(engine, control, stop)
+
+    async def _run(self, engine: Engine, control: ControlServer, stop: asyncio.Event) -> None:
+        try:
+            await engine.run(stop)
+        finally:
+            self._engine = None
+            while True:  # however long there is no memory
+                try:
+                    await control.close()
+                    break
+                except NO_MEMORY:
+                    time.sleep(CLOSE_AGAIN_S)  # noqa: ASYNC251 - nothing else runs here any more
 
     def _begun(self, engine: Engine) -> None:
         """For who has more than this: an engine with its ledger is there, and about to run in this loop."""
@@ -403,6 +415,12 @@ class EventSystem:
                     return True
             threading.Event().wait(0.01)
         return False
+
+
+async def _pause(stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ENGINE_AGAIN_S):
+            await stop.wait()
 
 
 keep(EventSystem, SharedRoutes)

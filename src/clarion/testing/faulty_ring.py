@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from clarion.events.memory.files import nothing
 from clarion.events.memory.layout import MARK_BYTES, RING_OFFSET
 from clarion.events.memory.ring import Section, new_pages
 from clarion.journal.options import Durability
@@ -53,9 +52,10 @@ class FaultyRingFile:
         self.view = memoryview(ring.disk._files[ring.file].content)
         self.marks = memoryview(ring.mark).cast("Q")
 
-    def write(self, offset: int, data: memoryview, before: Callable[[], None] = nothing) -> None:
+    def write(self, offset: int, data: memoryview, before: Callable[[], None] | None = None) -> None:
         written = 0
-        before()
+        if before is not None:
+            before()
         while written < len(data):
             written += self._disk.write(self._file, offset + written, [data[written:]])
 

@@ -51,6 +51,38 @@ def test_a01_both_ways_of_encoding_make_the_same_bytes(
         assert event.data == data
 
 
+@pytest.mark.parametrize("data", [None, {"a": 1}, [1], "text", b"bytes", memoryview(b"view")])
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/json"])
+def test_a01_headers_that_were_made_before_are_made_again_with_another_time(data: Any, content_type: str) -> None:
+    encoder, times = Encoder(), (0, 1_700_000_000_123_456_789, (1 << 63) - 1)
+    for severity in (Severity.INFO, Severity.ERROR):
+        for time_ns in times:
+            found = encoder.encode("disk.full", "volume/7", severity, time_ns, data, None, content_type)
+            fresh = Encoder().encode("disk.full", "volume/7", severity, time_ns, data, None, content_type)
+            assert (found.headers, found.body) == (fresh.headers, fresh.body)
+            properties = decode_headers(bytes(found.headers)).properties
+            assert properties == {"source": "volume/7", "severity": severity.text, "time": format_time(time_ns)}
+
+
+def test_a01_what_was_good_before_does_not_make_the_next_good() -> None:
+    encoder = Encoder()
+    encoder.encode("disk.full", "volume/7", 40, 1, None)
+    for type_, source, time_ns in (("", "volume/7", 1), ("disk.full", "", 1), ("disk.full", "volume/7", -1)):
+        with pytest.raises(BadEvent):
+            encoder.encode(type_, source, 40, time_ns, None)
+    with pytest.raises(BadEvent):
+        encoder.encode(["disk.full"], "volume/7", 40, 1, None)  # type: ignore[arg-type]
+    with pytest.raises(BadEvent):
+        encoder.encode("disk.full", "volume/7", 40, 1, "\ud800")
+
+
+def test_a03_an_encoder_that_has_seen_many_sources_does_not_grow() -> None:
+    encoder = Encoder()
+    for number in range(2_000):
+        encoder.encode("disk.full", f"volume/{number}", 40, 1, None)
+    assert len(encoder._starts) <= 256
+
+
 def big_number_in(data: Any) -> bool:
     """Floats may be written with other digits or exponents, and are the same numbers."""
     if isinstance(data, dict):

@@ -106,25 +106,32 @@ class Courier:
         await self._open()
         try:
             while not self._stopping:
-                self._news.clear()
-                self._engine.offer(self.pipeline)
-                if self._ready is not None and self.pipeline.owed:
-                    await self._ready()
-                    self._engine.offer(self.pipeline)  # what comes first may have come meanwhile
-                batch = self._next()
-                if batch is None:
-                    await self._wait()
-                else:
-                    self._carrying = frozenset(key for key, _ in batch.parts)
-                    try:
-                        await self._deliver(batch)
-                    finally:
-                        self._carrying = frozenset()
-                        if self._ahead is not None:
-                            self._ahead.cancel()
-                        self._engine.landed.set()
+                await self._turn()
         finally:
             await self._close()
+
+    async def _turn(self) -> None:
+        """Deliver what is due, or wait for it."""
+        self._news.clear()
+        self._engine.offer(self.pipeline)
+        if self._ready is not None and self.pipeline.owed:
+            await self._ready()
+            self._engine.offer(self.pipeline)  # what comes first may have come meanwhile
+        batch = self._next()
+        if batch is None:
+            await self._wait()
+        else:
+            await self._carry(batch)
+
+    async def _carry(self, batch: Batch) -> None:
+        self._carrying = frozenset(key for key, _ in batch.parts)
+        try:
+            await self._deliver(batch)
+        finally:
+            self._carrying = frozenset()
+            if self._ahead is not None:
+                self._ahead.cancel()
+            self._engine.landed.set()
 
     async def _open(self) -> None:
         """A recipient that cannot be opened is tried again, like one that cannot be delivered to."""
@@ -164,6 +171,10 @@ class Courier:
             pause_s = min(max(due_ms - self._engine.now_ms(), 1) / 1_000, IDLE_S_MAX)
         if self._engine.may_deliver():
             self.state = "retrying" if self.pipeline.owed else "idle"
+        await self._rest(pause_s)
+
+    async def _rest(self, pause_s: float) -> None:
+        """Short, for want of memory is often met here (rule 3 of `memory.writing`)."""
         try:
             async with asyncio.timeout(pause_s):
                 await self._news.wait()
@@ -182,26 +193,38 @@ class Courier:
         self._engine.steps.at("215")
         if batch.count >= self._events_max:
             self._ahead = asyncio.get_running_loop().call_later(AHEAD_S, self._read_ahead, batch)
+        await self._hand(batch, events, records)
+
+    async def _hand(self, batch: Batch, events: Sequence[Any], records: list[Recorded]) -> None:
+        """To the recipient, and record what came of it."""
         try:
             later = await self.recipient.deliver(events)
         except Partly as partly:
-            self._record(batch, self._failure(batch, partly.done, partly.error or partly), records)
+            self._failed_with(batch, partly.done, partly.error or partly, records)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _was_cancelled():
                 raise
             # Nobody cancelled this: something inside of the recipient was, and that must not end its pipeline.
-            self._record(batch, self._failure(batch, 0, error), records)
+            self._failed_with(batch, 0, error, records)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            self._record(batch, self._failure(batch, 0, error), records)
+            self._failed_with(batch, 0, error, records)
         else:
-            if isinstance(later, Later):
-                self.pipeline.stored(batch)
-                later.listen(partial(self._confirmed, batch), partial(self._again, batch))
-                return
-            self._engine.steps.at("216")
-            self.confirmed += batch.count
-            self._record(batch, self.pipeline.delivered(batch), records)
+            self._handed(batch, later, records)
+
+    def _failed_with(
+        self, batch: Batch, done: int | frozenset[int], error: BaseException, records: list[Recorded]
+    ) -> None:
+        self._record(batch, self._failure(batch, done, error), records)
+
+    def _handed(self, batch: Batch, later: object, records: list[Recorded]) -> None:
+        """It has them: for good, or safe until it confirms."""
+        if isinstance(later, Later):
+            self.pipeline.stored(batch)
+            later.listen(partial(self._confirmed, batch), partial(self._again, batch))
+            return
+        self._engine.steps.at("216")
+        self.confirmed += batch.count
+        self._record(batch, self.pipeline.delivered(batch), records)
 
     def _read_ahead(self, batch: Batch) -> None:
         """While the recipient works on a full batch, read what is probably the next one."""
@@ -263,3 +286,8 @@ class Courier:
         lost = [index for index, place in enumerate(batch.events()) if place not in readable]
         _logger.error("recipient %s: %d events cannot be read any more", self.pipeline.name, len(lost))
         self._record(batch, self.pipeline.unreadable(batch, lost), [])
+
+
+def _was_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

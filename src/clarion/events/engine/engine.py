@@ -107,20 +107,29 @@ class Engine:
             asyncio.ensure_future(self._take_for_ever()),
             failed,
         ]
+        await self._run_until(waiting)
+
+    async def _run_until(self, waiting: list[asyncio.Future[Any]]) -> None:
+        """Until one of these is done."""
         try:
-            for slot, pipeline in self.pipelines.items():
-                self._start_courier(slot, pipeline)
-            self.is_running = True
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            await self._let_deliveries_end()
+            await self._deliver_until(waiting)
         finally:
             self.is_running = False
-            ending: list[asyncio.Future[Any]] = [*waiting, *self._tasks.values()]
-            for one in ending:
-                one.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await self._end([*waiting, *self._tasks.values()])
+
+    async def _deliver_until(self, waiting: list[asyncio.Future[Any]]) -> None:
+        for slot, pipeline in self.pipelines.items():
+            self._start_courier(slot, pipeline)
+        self.is_running = True
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        await self._let_deliveries_end()
+
+    async def _end(self, running: list[asyncio.Future[Any]]) -> None:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def _let_deliveries_end(self) -> None:
         """What is just being delivered would come twice if its confirmation was not waited for."""
@@ -261,10 +270,13 @@ class Engine:
                 continue
             if self._rules.may_deliver():
                 self._wake_if_ready()
-            pause_s = POLL_S if any(not feed.is_own for feed in self.feeds.values()) else LOOK_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._bell.wait()
+            await self._rest(POLL_S if any(not feed.is_own for feed in self.feeds.values()) else LOOK_S)
+
+    async def _rest(self, pause_s: float) -> None:
+        """Until the bell is rung. Short, for want of memory is often met here (rule 3 of `memory.writing`)."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._bell.wait()
 
     def _wake(self) -> None:
         for courier in self.couriers.values():
@@ -375,14 +387,17 @@ class Engine:
             return
         self._stopping_feeds.add(key)
         try:
-            while any(courier.carries(key) for courier in self.couriers.values()):
-                self.landed.clear()
-                await self.landed.wait()
+            await self._wait_until_landed(key)
             await self.ledger.durable()
             self._drop_feed(key)
         finally:
             self._stopping_feeds.discard(key)
             self._wake()
+
+    async def _wait_until_landed(self, key: int) -> None:
+        while any(courier.carries(key) for courier in self.couriers.values()):
+            self.landed.clear()
+            await self.landed.wait()
 
     def _finish(self, feed: Feed) -> None:
         """An empty section of a process that is gone."""

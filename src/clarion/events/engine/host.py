@@ -123,20 +123,23 @@ class EngineThread:
         pause_s = AGAIN_S_MIN
         while not self._closing.is_set() or self._ending is not None:
             try:
-                if self._ending is not None or not has_memory():
-                    self._end()
-                    time.sleep(AGAIN_S_MIN)
-                    continue
-                began_s = time.monotonic()
-                if self._run_once():  # it wants to begin anew
-                    pause_s = AGAIN_S_MIN
-                    continue
-                if time.monotonic() - began_s > AGAIN_S_MAX:
-                    pause_s = AGAIN_S_MIN
-                self._closing.wait(pause_s)
-                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+                pause_s = self._turn(pause_s)
             except BaseException:  # no memory even for this: without a pause of its own it would take a whole core
                 time.sleep(AGAIN_S_MIN)
+
+    def _turn(self, pause_s: float) -> float:
+        """One engine, from its start to its end. How long to pause after the next one that fails."""
+        if self._ending is not None or not has_memory():
+            self._end()
+            time.sleep(AGAIN_S_MIN)
+            return pause_s
+        began_s = time.monotonic()
+        if self._run_once():  # it wants to begin anew
+            return AGAIN_S_MIN
+        if time.monotonic() - began_s > AGAIN_S_MAX:
+            pause_s = AGAIN_S_MIN
+        self._closing.wait(pause_s)
+        return min(2 * pause_s, AGAIN_S_MAX)
 
     def _run_once(self) -> bool:
         """One loop, from its start to whatever ends it; whether that was no error."""

@@ -298,6 +298,9 @@ class Server:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._pause_accepting(now_s)
             return
+        self._begin(connection, now_s)
+
+    def _begin(self, connection: socket.socket, now_s: float) -> None:
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -366,33 +369,33 @@ class Server:
         if peer.hello is None and frame.type != Type.HELLO:
             raise UnknownFrame(type=frame.type, state="before HELLO")
         try:
-            if frame.type == Type.PUT:
-                section, records = frames.unpack_put(frame.payload)
-                last = self._handler.store(peer, section, records)
-                frames.STORED.pack_into(peer.answer_room(), 0, len(records), 0, last)
-                peer.answer(Type.STORED, frames.STORED.size, frame.number)
-            elif frame.type == Type.HEARTBEAT:
-                heartbeat = self._handler.heartbeat(peer, frames.unpack_heartbeat(frame.payload))
-                size = frames.pack_heartbeat_into(peer.answer_room(), 0, heartbeat)
-                peer.answer(Type.HEARTBEAT, size, frame.number)
-            elif frame.type == Type.HELLO:
-                hello = frames.unpack_hello(frame.payload)
-                answer = frames.pack_hello(self._handler.hello(peer, hello))
-                peer.hello = hello
-                peer.answer_room()[: len(answer)] = answer
-                peer.answer(Type.HELLO, len(answer), frame.number)
-            elif frame.type in (Type.STORED, Type.ERROR):
-                raise UnknownFrame(type=frame.type, state="receiving")
-            elif self._handler.control(peer, frame.type, frame.flags, frame.payload):
-                frames.STORED.pack_into(peer.answer_room(), 0, 0, 0, 0)
-                peer.answer(Type.STORED, frames.STORED.size, frame.number)
+            self._answer(peer, frame)
         except ProtocolError:
             raise
         except (ClarionError, struct.error, ValueError, OSError) as error:
-            known = error if isinstance(error, ClarionError) else InternalFault(detail=repr(error))
-            refusal = frames.pack_error(known)[:1_024]
-            peer.answer_room()[: len(refusal)] = refusal
-            peer.answer(Type.ERROR, len(refusal), frame.number)
+            _refuse(peer, frame, error)
+
+    def _answer(self, peer: Peer, frame: Frame) -> None:
+        if frame.type == Type.PUT:
+            section, records = frames.unpack_put(frame.payload)
+            last = self._handler.store(peer, section, records)
+            frames.STORED.pack_into(peer.answer_room(), 0, len(records), 0, last)
+            peer.answer(Type.STORED, frames.STORED.size, frame.number)
+        elif frame.type == Type.HEARTBEAT:
+            heartbeat = self._handler.heartbeat(peer, frames.unpack_heartbeat(frame.payload))
+            size = frames.pack_heartbeat_into(peer.answer_room(), 0, heartbeat)
+            peer.answer(Type.HEARTBEAT, size, frame.number)
+        elif frame.type == Type.HELLO:
+            hello = frames.unpack_hello(frame.payload)
+            answer = frames.pack_hello(self._handler.hello(peer, hello))
+            peer.hello = hello
+            peer.answer_room()[: len(answer)] = answer
+            peer.answer(Type.HELLO, len(answer), frame.number)
+        elif frame.type in (Type.STORED, Type.ERROR):
+            raise UnknownFrame(type=frame.type, state="receiving")
+        elif self._handler.control(peer, frame.type, frame.flags, frame.payload):
+            frames.STORED.pack_into(peer.answer_room(), 0, 0, 0, 0)
+            peer.answer(Type.STORED, frames.STORED.size, frame.number)
 
     def _drop(self, peer: Peer) -> None:
         connection = peer.socket
@@ -404,6 +407,13 @@ class Server:
         self._free.append(peer)
         if peer.hello is not None:
             self._handler.lost(peer)
+
+
+def _refuse(peer: Peer, frame: Frame, error: Exception) -> None:
+    known = error if isinstance(error, ClarionError) else InternalFault(detail=repr(error))
+    refusal = frames.pack_error(known)[:1_024]
+    peer.answer_room()[: len(refusal)] = refusal
+    peer.answer(Type.ERROR, len(refusal), frame.number)
 
 
 keep(Server, Peer, Incoming, frames)

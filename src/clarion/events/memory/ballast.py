@@ -145,17 +145,23 @@ class Ballast:
             if self.blocks is not self.wanted:
                 self._restore()
             self._used_up[:] = _NOTHING_USED_UP
-            while (self.whole is None or self.whole[2][0] < self._full) and (
-                self.scraps is None or self.scraps[2][0] < _SCRAPS_MAX
-            ):
-                if not self._take_unit():
-                    return
+            if not self._take_units():
+                return
             bytearray(_ENOUGH_BYTES)
             self.scraps = None
             self._lengthen()
             self.missing = self.whole is None or self.whole[2][0] < self._full or self.blocks is not self.blocks[2]
         except NO_MEMORY:
             pass
+
+    def _take_units(self) -> bool:
+        """Whether there was enough for all that are wanted."""
+        while (self.whole is None or self.whole[2][0] < self._full) and (
+            self.scraps is None or self.scraps[2][0] < _SCRAPS_MAX
+        ):
+            if not self._take_unit():
+                return False
+        return True
 
     def _restore(self) -> None:
         try:

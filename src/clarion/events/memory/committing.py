@@ -1,10 +1,16 @@
 """Writing a ring that survives the loss of power: gather, write, sync, together with whoever waits.
 
 Theory of operation
-    A thread packs its record into the gathering buffer under the lock, and then wants to be the leader. The one that
-    is writes everything that was gathered with one `pwrite` and one `fdatasync`; the others gather behind it meanwhile,
-    and find their records durable when it is done, or lead themselves. There is no helper thread, so nothing has to be
-    started when an event occurs.
+    A thread packs its record into the gathering buffer under the lock. What is gathered together is a group, and a
+    group has a gate: the first of its threads that comes there leads it, the others wait behind the gate. The leader
+    waits until the group before is durable, writes everything that was gathered with one `pwrite` and one `fdatasync`,
+    while the next group gathers, and lets its followers go. There is no helper thread, so nothing has to be started
+    when an event occurs.
+
+    So of all threads that wait only one, the next leader, waits for the disk. When they all did, the lock went through
+    the hands of everybody whose record was durable before somebody came who had one to write, and the disk did nothing.
+    There are four gates, and groups have them in turn: who returns and emits again does not meet at a gate those whom
+    he left behind.
 
 Guarantees
     1. `commit` returns when the record is durable. A write that was interrupted is done again, with the same bytes at
@@ -13,45 +19,44 @@ Guarantees
     2. A sync that failed is never tried again: what the disk holds is unknown, so nothing more is recorded here.
 
 Rules
-    1. Locks in this order: `_committing`, `_lock`. Who holds `_lock` never waits for `_committing`.
+    1. Locks in this order: a gate, `_committing`, `_lock`. Who holds `_lock` or `_committing` never waits for a gate.
+    2. Gates only make waiting short. That a thread is at the gate of another group, or none, changes nothing else.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import threading
+from collections.abc import Callable
 
 from clarion.errors import JournalFailed
 from clarion.events.encoding import Encoded
-from clarion.events.memory.ballast import Ballast
+from clarion.events.memory.ballast import NO_MEMORY, Ballast
 from clarion.events.memory.files import RingFile
 from clarion.events.memory.layout import (
     MARK_DURABLE,
+    MARK_RELEASED_POSITION,
     RING_OFFSET,
     SECTOR_BYTES,
     STATE_OFFSETS,
     State,
-    aligned,
     pack_state,
 )
-from clarion.events.memory.writing import BUSY, FULL, Mirror, Origin, Writer, _pack_checksum
+from clarion.events.memory.writing import BUSY, FULL, Mirror, Origin, Writer, chain, pack_checksum
 
 _ZEROS = bytes(SECTOR_BYTES)
 _STATE_SHARE = 8
 """When an eighth of the ring is released, that is written along with a group; earlier only if there is no room."""
 
 
-class _Group(NamedTuple):
-    """What is, or was about to be, written."""
+_GATES = 4
+_PAD = SECTOR_BYTES - 1
 
-    buffer: int
-    position: int
-    size: int
-    first: int
-    last: int
-
+_Group = tuple[int, int, int, int, int]
+"""What is, or was about to be, written: its number, position, size, first and last sequence."""
 
 _Gathering = tuple[int, int, int, int, int, int]
-"""Next sequence, where everything before it ends; buffer; position and size of what is in it; its first sequence."""
+"""Next sequence, where everything before it ends; number of the group; position and size of what is in it; its first
+sequence. Numbers say which gate a group has, and which of the two buffers; they begin again after the last gate."""
 
 
 class SyncedWriter(Writer):
@@ -70,25 +75,31 @@ class SyncedWriter(Writer):
         self._group: _Group | None = None
         self._stored: tuple[_Group, int] | None = None
         """The group that is durable, though not everybody was told, and how far the ring may be written then."""
+        self._ballast = ballast
         self._make_whole = ballast.make_whole  # made now: to make it later would need memory
+        self._state_bytes = self._ring_bytes // _STATE_SHARE
+        self._gates = [threading.RLock() for _ in range(_GATES)]
+        self._at_gate = tuple(gate._is_owned for gate in self._gates)  # type: ignore[attr-defined]
+        self._locks = chain(self._lock, self._committing, *self._gates)
 
     @property
     def next(self) -> tuple[int, int]:
         """The next sequence, and where everything before it ends; what is not committed yet included."""
         return self._gathering[:2]
 
-    def stage(self, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None = None) -> int:
-        """The sequence of the record, which is not durable yet; `FULL` or `BUSY`."""
-        span = self._span(event, origin)
-        with self._lock:
-            return self._stage(span, event, bits, epoch, flags, origin)
+    def held_here(self) -> bool:
+        """This thread is in the middle of a call."""
+        first, second, third, fourth = self._at_gate
+        return bool(self._owned() or self._leading() or first() or second() or third() or fourth())
 
     def _stage(self, span: int, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None) -> int:
-        if self._group is not None and self._group.buffer == self._gathering[2]:
-            self._hand_over(self._group)
+        """The record is not durable yet."""
+        group = self._group
+        if group is not None and group[0] == self._gathering[2]:
+            self._hand_over()
         sequence, tail, number, position, size, first = self._gathering
         if not size:
-            position, first = aligned(tail, SECTOR_BYTES), sequence
+            position, first = (tail + _PAD) & -SECTOR_BYTES, sequence
         lap, offset = divmod(position, self._ring_bytes)
         if offset + size + span > self._ring_bytes or size + span > self._gather_bytes:
             if size:
@@ -96,20 +107,34 @@ class SyncedWriter(Writer):
             lap, offset = lap + 1, 0
             position = lap * self._ring_bytes
         end = position + size + span
-        if aligned(end, SECTOR_BYTES) > self._limit and not self._make_room(aligned(end, SECTOR_BYTES)):
+        if end > self._limit and not self._make_room(end):  # which is the beginning of a sector
             return FULL
-        buffer = self._buffers[number]
+        buffer = self._buffers[number & 1]
         _, checksum = self._pack(buffer, size, lap, sequence, event, bits, epoch, flags, origin)
-        _pack_checksum(buffer, size, checksum)
+        pack_checksum(buffer, size, checksum)
         self._gathering = (sequence + 1, end, number, position, size + span, first)
         return sequence
 
     def commit(self, sequence: int) -> None:
         """Until this sequence is durable."""
-        while self.durable < sequence:
-            with self._committing:
-                if self.durable < sequence:
-                    self._lead()
+        try:
+            while self.durable < sequence:
+                with self._gates[self._gathering[2]]:
+                    if self.durable < sequence:
+                        with self._committing:
+                            if self.durable < sequence:
+                                self._lead()
+        except NO_MEMORY:
+            held = self._locks
+            while held is not None:
+                owned, release, held = held
+                while owned():
+                    release()
+            raise
+
+    def _commit_all(self) -> None:
+        while self.durable < self._gathering[0] - 1:
+            self._lead()
 
     def flush(self) -> None:
         """Until everything is durable that was staged before."""
@@ -121,17 +146,17 @@ class SyncedWriter(Writer):
             group = self._group
             following, _, number, position, size, first = self._gathering
             if group is None and size:
-                padded = aligned(size, SECTOR_BYTES)
-                self._buffers[number][size:padded] = _ZEROS[: padded - size]
-                self._group = group = _Group(number, position, padded, first, following - 1)
-            if group is not None and group.buffer == number:
-                self._hand_over(group)
+                padded = (size + _PAD) & -SECTOR_BYTES
+                self._buffers[number & 1][size:padded] = _ZEROS[: padded - size]
+                self._group = group = (number, position, padded, first, following - 1)
+            if group is not None and group[0] == number:
+                self._hand_over()
             return group
 
-    def _hand_over(self, group: _Group) -> None:
-        """Gather in the other buffer. Also later, if that was interrupted; nothing was gathered in between."""
-        following, tail = self._gathering[:2]
-        self._gathering = (following, tail, 1 - group.buffer, 0, 0, 0)
+    def _hand_over(self) -> None:
+        """Gather the next group in the other buffer. Also later, if it was interrupted; nothing was gathered since."""
+        following, tail, number, *_ = self._gathering
+        self._gathering = (following, tail, (number + 1) % _GATES, 0, 0, 0)
 
     def _lead(self) -> None:
         if self.failed:
@@ -139,7 +164,7 @@ class SyncedWriter(Writer):
         group = self._take()
         if group is None:
             return
-        records = self._buffers[group.buffer][: group.size]
+        records = self._buffers[group[0] & 1][: group[2]]
         stored = self._stored
         if stored is None or stored[0] is not group:
             stored = self._store(group, records)
@@ -147,30 +172,37 @@ class SyncedWriter(Writer):
         if mirror is not None:
             # Not beside the sync: power lost in between would leave these numbers to other events here, and the partner
             # with events that nobody emitted under them.
-            mirror.begin(records, group.first, group.last + 1)
+            mirror.begin(records, group[3], group[4] + 1)
             mirror.finish()
-        with self._lock:
-            self._settle(group.last, stored[1])
-
-    def _settle(self, last: int, limit: int) -> None:
-        if limit > self._limit:
-            self._limit = limit
-        self.durable = last
+        if stored[1] > self._limit:
+            self._raise_limit(stored[1])
+        self.durable = last = group[4]
         self._marks[MARK_DURABLE] = last
         self._group = None
 
-    def _store(self, group: _Group, records: memoryview) -> tuple[_Group, int]:
-        offset = RING_OFFSET + group.position % self._ring_bytes
+    def _raise_limit(self, limit: int) -> None:
         with self._lock:
-            state = self._next_state()
-            if state is not None and state.position - self._state.position >= self._ring_bytes // _STATE_SHARE:
-                self._write_state(state)
-            stored = group, self._limit_of(self._state.position)
+            if limit > self._limit:
+                self._limit = limit
+
+    def _store(self, group: _Group, records: memoryview) -> tuple[_Group, int]:
+        # A look at what may just be changing; whether it is a head is seen when it is to be written.
+        if self._marks[MARK_RELEASED_POSITION] - self._state.position >= self._state_bytes:
+            self._write_head()
+        stored = group, self._limit_of(self._state.position)
         # What was dropped of the ballast is taken again before the write: others run then.
-        self._write(offset, records)
+        before = self._make_whole if self._ballast.missing else None
+        self._write(RING_OFFSET + group[1] % self._ring_bytes, records, before)
         self._sync()
         self._stored = stored
         return stored
+
+    def _write_head(self) -> None:
+        """Along with a group, which is synced."""
+        with self._lock:
+            state = self._next_state()
+            if state is not None:
+                self._write_state(state)
 
     def attach(self, mirror: Mirror | None) -> None:
         """Copy every group from the next one on."""
@@ -198,12 +230,12 @@ class SyncedWriter(Writer):
 
     def _write_state(self, state: State) -> None:
         pack_state(self._sector, state)
-        self._write(STATE_OFFSETS[state.number % 2], self._sector)
+        self._write(STATE_OFFSETS[state.number % 2], self._sector, self._make_whole)
         self._state = state
 
-    def _write(self, offset: int, data: memoryview) -> None:
+    def _write(self, offset: int, data: memoryview, before: Callable[[], None] | None) -> None:
         try:
-            self.file.write(offset, data, self._make_whole)
+            self.file.write(offset, data, before)
         except OSError as error:
             self._fail("write", error)
 

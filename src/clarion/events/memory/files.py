@@ -30,13 +30,11 @@ from clarion.events.memory.layout import MARK_BYTES, RING_OFFSET
 RING_SUFFIX = ".ring"
 MARK_SUFFIX = ".mark"
 PENDING_SUFFIX = ".pending"
-_ZEROS = bytes(limits.MIB)
+_ZEROS = bytes(16 * limits.KIB)
+"""Written at a time into a new file. The kernel caches a file in pieces as large as it was written, and a sync of one
+sector took 12 us longer where those had a MiB (`benchmarks/events.py`)."""
 _LOCK_TRIES = 20
 _LOCK_PAUSE_S = 0.005
-
-
-def nothing() -> None:
-    """Before a write that nobody has to prepare for."""
 
 
 class RingFile(Protocol):
@@ -46,7 +44,7 @@ class RingFile(Protocol):
     marks: memoryview
     """Words of 64 bits in memory that all processes share; see `layout`."""
 
-    def write(self, offset: int, data: memoryview, before: Callable[[], None] = ...) -> None:
+    def write(self, offset: int, data: memoryview, before: Callable[[], None] | None = ...) -> None:
         """All of it. Raises `OSError`. From the call of `before` on it needs no memory."""
         ...
 
@@ -157,10 +155,11 @@ class MappedFile:
                 lock.release()
             raise
 
-    def write(self, offset: int, data: memoryview, before: Callable[[], None] = nothing) -> None:
+    def write(self, offset: int, data: memoryview, before: Callable[[], None] | None = None) -> None:
         size = len(data)
         seen = self.view[offset : offset + size]
-        before()
+        if before is not None:
+            before()
         try:
             written = os.pwrite(self._descriptor, data, offset)
         except MemoryError:

@@ -21,23 +21,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from clarion import limits
-from clarion.errors import Blocked, EventTooLarge, JournalFailed, SectionDamaged, SectionInUse
-from clarion.events import event as events
-from clarion.events.encoding import Attributes, Encoded, Encoder
+from clarion.errors import EventTooLarge, JournalFailed, SectionDamaged, SectionInUse
+from clarion.events.encoding import Encoder
 from clarion.events.memory import layout
-from clarion.events.memory.ballast import (
-    NO_MEMORY,
-    STILL_NO_MEMORY,
-    Ballast,
-    apart,
-    keep,
-    of_process,
-)
+from clarion.events.memory.ballast import Ballast, keep, of_process
 from clarion.events.memory.committing import SyncedWriter
 from clarion.events.memory.files import MappedFile, RingFile
 from clarion.events.memory.layout import (
@@ -65,39 +55,18 @@ from clarion.events.memory.layout import (
     salt_of,
     span_max,
 )
+from clarion.events.memory.mapping import MappedWriter
 from clarion.events.memory.reading import Reader
+from clarion.events.memory.recording import Recording
 from clarion.events.memory.recovery import Ring
 from clarion.events.memory.restart import restart
-from clarion.events.memory.writing import BUSY, FULL, MappedWriter, Mirror, Origin, Writer
-from clarion.events.small_pieces import SmallPieces
 from clarion.journal.options import Durability
-
-_WAIT_S_MIN = 0.0005
-_sleep = time.sleep
-_WAIT_S_MAX = 0.02
-
-
-class _Wait:
-    """For room, a bounded time."""
-
-    def __init__(self, wait_s: float | None) -> None:
-        self._deadline = None if wait_s is None else time.monotonic() + wait_s
-        self._pause_s = _WAIT_S_MIN
-
-    def pause(self, writer: Writer) -> None:
-        """Raises `Blocked` when the time is over."""
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            writer.refused += 1
-            raise Blocked(destination=writer.name, detail="persistent memory is full")
-        time.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _WAIT_S_MAX)
-
 
 _NO_BALLAST = Ballast(0)
 """Of sections that are only read."""
 
 
-class Section:
+class Section(Recording):
     """Made by `create`, `open` or `attach`."""
 
     def __init__(self, name: str, file: RingFile, header: Header, *, writable: bool) -> None:
@@ -117,9 +86,7 @@ class Section:
         self._salt = salt_of(header.producer)
         self._ring = Ring(file.view[RING_OFFSET:], self._salt, aligned=header.durability == "power")
         self._marks = file.marks
-        self._writer: SyncedWriter | MappedWriter | None = None
-        self._ballast: Ballast
-        self._encoder: Encoder
+        self._writer = None
         if writable:
             self._start_writing(header)
         else:
@@ -209,263 +176,6 @@ class Section:
         writer.adopt_process()
         self.owner = os.getpid(), self.owner[1]
 
-    # --- writing ------------------------------------------------------------------------------------
-
-    @property
-    def writer(self) -> SyncedWriter | MappedWriter:
-        if self._writer is None:
-            raise Blocked(destination=self.name, detail="it was opened to be read")
-        return self._writer
-
-    def held_here(self) -> bool:
-        """This thread is recording an event in it at this moment: a signal handler must use another section."""
-        return self._writer is not None and self._writer.held_here()
-
-    @property
-    def ballast(self) -> Ballast:
-        """Memory for whoever writes here when there is no other; refilled before a write to the disk."""
-        return self._ballast
-
-    @property
-    def encoder(self) -> Encoder:
-        """Makes what `append` takes."""
-        return self._encoder
-
-    @property
-    def mirror(self) -> Mirror | None:
-        """Gets a copy of every group before `append` returns."""
-        return self.writer.mirror
-
-    @mirror.setter
-    def mirror(self, mirror: Mirror | None) -> None:
-        self.writer.attach(mirror)
-
-    @property
-    def refused(self) -> int:
-        """Events that found no room."""
-        return self._writer.refused if self._writer is not None else 0
-
-    @property
-    def failed(self) -> str:
-        """Why nothing can be recorded any more; empty while it can."""
-        return self._writer.failed if self._writer is not None else ""
-
-    def record(
-        self, type_: str, source: str, severity: int, time_ns: int, data: Any = None,
-        attributes: Attributes | None = None, content_type: str = "", *, bits: int = 0, epoch: int = 0, flags: int = 0,
-        wait_s: float | None = 0.0,
-    ) -> int:  # fmt: skip
-        """Encode and append an event, with or without memory; its sequence. Raises what `append` and `Encoder` do."""
-        ballast = self._ballast
-        while True:
-            try:
-                arguments = (type_, source, severity, time_ns, data, attributes, content_type)
-                if not ballast.missing or ballast.wanted[1] is ballast.wanted[1][1]:
-                    return self._insist_on(None, arguments, bits, epoch, flags, wait_s, None)
-                # Whoever waits for the interpreter begins to wait anew: it is not passed on for some milliseconds.
-                ballast.refill()
-                _sleep(0)
-                ballast.wanted = ballast.blocks = ballast.wanted[1][1]
-                ballast.resize(*ballast.blocks[0])
-                return self._insist_apart(None, arguments, bits, epoch, flags, wait_s, None)
-            except NO_MEMORY as error:
-                # Nothing has happened yet; unless that comes from inside, where all was tried.
-                if error is ballast.final:
-                    raise
-                if ballast.scraps is not None:
-                    ballast.scraps = None
-                elif ballast.whole is not None:
-                    ballast.whole = ballast.whole[1]
-                    ballast.blocks = ballast.blocks[1]
-                    ballast.resize(*ballast.blocks[0])
-                else:
-                    raise
-                ballast.missing = True
-            finally:
-                if ballast.wanted is not ballast.wanted[2]:
-                    try:  # both at once, before anybody else runs
-                        ballast.resize(*ballast.wanted[2][2][0])
-                        ballast.wanted = ballast.blocks = ballast.wanted[2][2]
-                    except STILL_NO_MEMORY:
-                        pass
-
-    def append(
-        self,
-        event: Encoded,
-        bits: int,
-        epoch: int,
-        flags: int = 0,
-        *,
-        wait_s: float | None = 0.0,
-        origin: Origin | None = None,
-    ) -> int:
-        """The sequence of the event, which is durable. `wait_s` None waits for room without end.
-
-        Raises `Blocked`, `EventTooLarge`, `JournalFailed`, `WrongProcess`.
-        """
-        ballast = self._ballast
-        while True:
-            try:
-                if not ballast.missing or ballast.wanted[1] is ballast.wanted[1][1]:
-                    return self._insist_on(event, (), bits, epoch, flags, wait_s, origin)
-                # Whoever waits for the interpreter begins to wait anew: it is not passed on for some milliseconds.
-                ballast.refill()
-                _sleep(0)
-                ballast.wanted = ballast.blocks = ballast.wanted[1][1]
-                ballast.resize(*ballast.blocks[0])
-                return self._insist_apart(event, (), bits, epoch, flags, wait_s, origin)
-            except NO_MEMORY as error:
-                if error is ballast.final:
-                    raise
-                if ballast.scraps is not None:
-                    ballast.scraps = None
-                elif ballast.whole is not None:
-                    ballast.whole = ballast.whole[1]
-                    ballast.blocks = ballast.blocks[1]
-                    ballast.resize(*ballast.blocks[0])
-                else:
-                    raise
-                ballast.missing = True
-            finally:
-                if ballast.wanted is not ballast.wanted[2]:
-                    try:  # both at once, before anybody else runs
-                        ballast.resize(*ballast.wanted[2][2][0])
-                        ballast.wanted = ballast.blocks = ballast.wanted[2][2]
-                    except STILL_NO_MEMORY:
-                        pass
-
-    def _insist_on(
-        self,
-        event: Encoded | None,
-        arguments: tuple[Any, ...],
-        bits: int,
-        epoch: int,
-        flags: int,
-        wait_s: float | None,
-        origin: Origin | None,
-    ) -> int:
-        """Encode, stage, commit: each step again and again until the memory of the ballast is used up.
-
-        All in one function: what was done is in its variables, and to look at them needs no memory.
-        """
-        writer, encoder, ballast = self.writer, self._encoder, self._ballast
-        sequence = BUSY
-        wait: _Wait | None = None
-        without_memory = mine = entered = False
-        ballast.final = None
-        try:
-            while True:
-                try:
-                    if event is None:
-                        if not without_memory and not ballast.missing:
-                            without_memory = True  # unless this succeeds
-                            event = encoder.encode(*arguments)
-                            without_memory = False
-                        else:
-                            if not mine:
-                                if encoder.owned():
-                                    raise _reentered(self.name)
-                                mine = True
-                                encoder.lock.acquire()
-                            event = encoder.encode_without_memory(*arguments)
-                    if sequence <= 0:
-                        writer.check()
-                        entered = True
-                        sequence = writer.stage(event, bits, epoch, flags, origin)
-                        if sequence <= 0:
-                            if sequence == BUSY:
-                                writer.flush()
-                            else:
-                                wait = wait or _Wait(wait_s)
-                                wait.pause(writer)
-                            continue
-                    writer.commit(sequence)
-                    return sequence
-                except NO_MEMORY as error:
-                    if entered:  # to leave a `with` by an error needs memory, too: else its lock was not let go
-                        while writer._owned():
-                            writer._lock.release()
-                        while writer._leading():
-                            writer._committing.release()
-                    if ballast.scraps is not None:
-                        ballast.scraps = None
-                    elif ballast.whole is not None:
-                        ballast.whole = ballast.whole[1]
-                        ballast.blocks = ballast.blocks[1]
-                        ballast.resize(*ballast.blocks[0])
-                    else:
-                        ballast.final = error
-                        raise
-                    ballast.missing = True
-        finally:
-            event = wait = None  # what is freed after the refill is taken by others
-            if mine and encoder.owned():
-                encoder.lock.release()
-            if ballast.missing:
-                self._refill()
-
-    _insist_apart = apart(_insist_on)
-
-    def _refill(self) -> None:
-        try:
-            self._ballast.refill()
-        except NO_MEMORY:
-            pass
-
-    def append_many(
-        self, events: Sequence[Encoded], bits: int | Sequence[int], epoch: int, flags: int = 0, *,
-        wait_s: float | None = 0.0, origins: Sequence[Origin] | None = None,
-    ) -> range:  # fmt: skip
-        """Append all events, one after the other, with as few syncs as possible; or none of them, and `Blocked`."""
-        writer = self.writer
-        each = [bits] * len(events) if isinstance(bits, int) else bits
-        writer.check()
-        needed = writer.bytes_needed(events, origins)
-        wait = _Wait(wait_s)
-        while True:
-            first = writer.stage_run(events, each, epoch, flags, origins, needed, self._insist)
-            if first != FULL:
-                break
-            wait.pause(writer)
-        self._insist(writer.commit, first + len(events) - 1)
-        return range(first, first + len(events))
-
-    def put(self, recorded: Recorded, *, wait_s: float | None = 0.0) -> int:
-        """Append an event that was emitted elsewhere, under its own id; its sequence here."""
-        origin = recorded.producer.to_bytes(16, "big"), recorded.sequence
-        event = Encoded(recorded.time_ns, recorded.severity, recorded.headers, recorded.body)
-        return self.append(event, recorded.bits, recorded.epoch, recorded.flags, wait_s=wait_s, origin=origin)
-
-    def put_many(self, recorded: Sequence[Recorded], *, wait_s: float | None = 0.0) -> range:
-        """`put` all of them, or none; they have the epoch and the flags of the first."""
-        if not recorded:
-            return range(self.next_sequence, self.next_sequence)
-        events = [Encoded(each.time_ns, each.severity, each.headers, each.body) for each in recorded]
-        origins = [(each.producer.to_bytes(16, "big"), each.sequence) for each in recorded]
-        bits = [each.bits for each in recorded]
-        epoch, flags = recorded[0].epoch, recorded[0].flags
-        return self.append_many(events, bits, epoch, flags, wait_s=wait_s, origins=origins)
-
-    def _insist(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Do it, if there is no memory with what the ballast has."""
-        ballast = self._ballast
-        while True:
-            try:
-                return work(*arguments)
-            except NO_MEMORY:
-                if ballast.scraps is not None:
-                    ballast.scraps = None
-                elif ballast.whole is not None:
-                    ballast.whole = ballast.whole[1]
-                    ballast.blocks = ballast.blocks[1]
-                    ballast.resize(*ballast.blocks[0])
-                else:
-                    raise
-                ballast.missing = True
-            finally:
-                if ballast.missing:
-                    self._refill()
-
     # --- reading ------------------------------------------------------------------------------------
 
     @property
@@ -533,10 +243,6 @@ class Section:
             self.file.close()
 
 
-def _reentered(name: str) -> Blocked:
-    return Blocked(destination=name, detail="the same thread is recording an event in it")
-
-
 def new_pages(
     kind: str, producer: int, bytes_: int, event_bytes_max: int, durability: Durability
 ) -> tuple[Header, bytes]:
@@ -563,4 +269,4 @@ def process_start() -> int:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
-keep(Section, _Wait, Ballast, Writer, MappedWriter, SyncedWriter, Encoder, SmallPieces, MappedFile, layout, events)
+keep(Section, MappedFile, layout)

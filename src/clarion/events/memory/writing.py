@@ -1,4 +1,4 @@
-"""Writing a ring: what both durabilities have in common, and the one that copies into a map.
+"""Writing a ring: what both durabilities have in common.
 
 Guarantees
     1. A record is either in the ring, whole and with its number, or it is not: whatever interrupts a write (an
@@ -6,13 +6,15 @@ Guarantees
     2. Space is used again only when it is released and, with "power", that is durable.
     3. A thread that already writes this ring (a signal handler interrupted it) gets `Blocked`, not a deadlock; a forked
        child gets `WrongProcess`.
+    4. `stage`, `stage_run` and `commit` leave no lock held, whatever they raise. To leave a `with` takes memory; where
+       there was none for it they let go themselves. And a record that was staged by then is staged: it has its number.
 
 Rules
     1. The locks are `RLock`s, because those know their owner at every moment.
-    2. `MappedWriter.stage` makes no system call and does not give up the interpreter (`benchmarks/events.py`).
-    3. What a write depends on changes by one assignment, so that it has happened or not.
-    4. What may find no memory inside of a `with` is within the first 256 instructions of its function: for an error
-       further on CPython 3.11 makes a number (where it was), and where there is no memory for it, tries that for ever.
+    2. What a write depends on changes by one assignment, so that it has happened or not.
+    3. A `with`, a `finally` and the inside of an `except` are within the first 256 instructions of their function: for
+       an error further on CPython 3.11 makes a number (where it was), and where there is no memory for it, tries that
+       for ever. `tests/unit/events/test_memory_errors.py` looks at all functions on the way of an event.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from crc32c import crc32c
 
@@ -43,18 +45,16 @@ from clarion.events.memory.layout import (
     OWN_RECORD,
     RING_OFFSET,
     SECTOR_BYTES,
-    STATE_OFFSETS,
     State,
-    pack_state,
     released_check,
 )
-from clarion.journal.record import ALIGN_BYTES, CHECKSUM, MAGIC, parse
+from clarion.journal.record import ALIGN_BYTES, CHECKSUM, MAGIC
 
 _HEAD_BYTES = HEAD.size
 _FOREIGN_HEAD_BYTES = ORIGIN.size + HEAD.size
 _pack_own = OWN_RECORD.pack_into
 _pack_foreign = FOREIGN_RECORD.pack_into
-_pack_checksum = CHECKSUM.pack_into
+pack_checksum = CHECKSUM.pack_into
 
 FULL = 0
 """Instead of a sequence: no room."""
@@ -63,6 +63,10 @@ BUSY = -1
 
 Origin = tuple[bytes, int]
 """Producer and sequence of an event that was emitted elsewhere."""
+
+
+Locks = tuple[Callable[[], bool], Callable[[], None], Any] | None
+"""Whether this thread has the first lock; to let it go; the others: a loop over these makes no object."""
 
 
 class Mirror(Protocol):
@@ -91,6 +95,14 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+def chain(*locks: Any) -> Locks:
+    """Of locks that know their owner."""
+    found: Locks = None
+    for lock in locks:
+        found = (lock._is_owned, lock.release, found)
+    return found
+
+
 class Writer:
     """What both kinds share: numbers, room, the released head."""
 
@@ -116,6 +128,8 @@ class Writer:
         self._owned = self._lock._is_owned  # type: ignore[attr-defined]
         self._committing = threading.RLock()
         self._leading = self._committing._is_owned  # type: ignore[attr-defined]
+        self._locks: Locks = chain(self._lock, self._committing)
+        """All of them: to let go needs no memory."""
         self._forks = _Forks.number
         self._state = head
         self._limit = head.position + self._ring_bytes
@@ -127,7 +141,7 @@ class Writer:
         """Whether this thread may write here now."""
         if self._forks != _Forks.number:
             raise WrongProcess(section=self.name)
-        if self._owned() or self._leading():
+        if self.held_here():
             raise Blocked(destination=self.name, detail="the same thread is recording an event in it")
         if self.failed:
             raise JournalFailed(operation="an earlier write", detail=self.failed)
@@ -187,41 +201,84 @@ class Writer:
         total = sum(spans)
         return total + max(spans, default=0) + SECTOR_BYTES * (2 + total // self._run_bytes)
 
+    def stage(self, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None = None) -> int:
+        """The sequence of the record; `FULL` if there is no room, `BUSY` if something has to be committed first."""
+        span = self._span(event, origin)
+        sequence = BUSY
+        try:
+            with self._lock:
+                sequence = self._stage(span, event, bits, epoch, flags, origin)
+        except NO_MEMORY:
+            while self._owned():
+                self._lock.release()
+            if sequence == BUSY:
+                raise
+        return sequence
+
     def stage_run(
         self, events: Sequence[Encoded], bits: Sequence[int], epoch: int, flags: int, origins: Sequence[Origin] | None,
         needed: int, insist: Callable[..., int],
     ) -> int:  # fmt: skip
         """Stage all, with nobody's records between; the first sequence, or `FULL`."""
+        first = BUSY
+        try:
+            with self._committing, self._lock:
+                first = self._stage_all(events, bits, epoch, flags, origins, needed, insist)
+        except NO_MEMORY:
+            if first == BUSY:
+                raise
+        finally:  # also when all went well in the end: something inside was tried again
+            held = self._locks
+            while held is not None:
+                owned, release, held = held
+                while owned():
+                    release()
+        return first
+
+    def _stage_all(
+        self, events: Sequence[Encoded], bits: Sequence[int], epoch: int, flags: int, origins: Sequence[Origin] | None,
+        needed: int, insist: Callable[..., int],
+    ) -> int:  # fmt: skip
         if needed > self._ring_bytes:
             raise Blocked(destination=self.name, detail=f"{needed} bytes at once are more than it has")
         origin: Origin | None = None
-        with self._committing, self._lock:
-            first, tail = self.next
-            if tail + needed > self._limit and not self._make_room(tail + needed):
-                return FULL
-            for number, event in enumerate(events):
-                if origins is not None:
-                    origin = origins[number]
-                try:
-                    sequence = self.stage(event, bits[number], epoch, flags, origin)
-                except NO_MEMORY:
-                    sequence = insist(self.stage, event, bits[number], epoch, flags, origin)
-                if sequence == BUSY:
-                    insist(self.commit, self.next[0] - 1)
-                    sequence = insist(self.stage, event, bits[number], epoch, flags, origin)
-                if sequence != first + number:
-                    raise InternalFault(detail=f"record {number} of a run has the number {sequence}")
-            return first
+        first, tail = self.next
+        if tail + needed > self._limit and not self._make_room(tail + needed):
+            return FULL
+        for number, event in enumerate(events):
+            if origins is not None:
+                origin = origins[number]
+            span = self._span(event, origin)
+            try:
+                sequence = self._stage(span, event, bits[number], epoch, flags, origin)
+            except NO_MEMORY:
+                sequence = insist(self._stage, span, event, bits[number], epoch, flags, origin)
+            if sequence == BUSY:
+                insist(self._commit_all)
+                sequence = insist(self._stage, span, event, bits[number], epoch, flags, origin)
+            if sequence != first + number:
+                raise InternalFault(detail=f"record {number} of a run has the number {sequence}")
+        return first
 
     @property
     def next(self) -> tuple[int, int]:
         """The next sequence, and where everything before it ends."""
         raise NotImplementedError
 
-    def stage(self, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None = None) -> int:
+    def commit(self, sequence: int) -> None:
+        """Until this sequence is durable, and a mirror has it."""
         raise NotImplementedError
 
-    def commit(self, sequence: int) -> None:
+    def _stage(self, span: int, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None) -> int:
+        """With the lock."""
+        raise NotImplementedError
+
+    def _commit_all(self) -> None:
+        """Everything that was staged, with both locks."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Until everything is durable that was staged before."""
         raise NotImplementedError
 
     def _make_room(self, end: int) -> bool:
@@ -236,125 +293,3 @@ class Writer:
         if torn and torn[0][1] <= mark[0]:
             torn = tuple(each for each in torn if each[1] > mark[0])
         return State(self._state.number + 1, mark[0], mark[1], torn)
-
-
-class MappedWriter(Writer):
-    """Durability "process": records are packed into the map, their checksum last."""
-
-    def __init__(
-        self, name: str, file: RingFile, salt: int, incarnation: int, head: State, next_sequence: int, tail: int,
-        record_max: int,
-    ) -> None:  # fmt: skip
-        super().__init__(name, file, salt, incarnation, head, next_sequence, record_max)
-        self._next = (next_sequence, tail)
-        self._reserved = False
-        """A record at the tail may be whole without being counted."""
-        self._mirrored = (next_sequence, tail)
-
-    @property
-    def next(self) -> tuple[int, int]:
-        return self._next
-
-    def stage(self, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None = None) -> int:
-        """The sequence of the record; `FULL` if there is no room."""
-        span = self._span(event, origin)
-        with self._lock:
-            return self._stage(span, event, bits, epoch, flags, origin)
-
-    def _stage(self, span: int, event: Encoded, bits: int, epoch: int, flags: int, origin: Origin | None) -> int:
-        if self._reserved:
-            self._settle()
-        sequence, tail = self._next
-        lap, offset = divmod(tail, self._ring_bytes)
-        if offset + span > self._ring_bytes:
-            lap, offset = lap + 1, 0
-        end = lap * self._ring_bytes + offset + span
-        if end > self._limit and not self._make_room(end):
-            return FULL
-        at = RING_OFFSET + offset
-        view = self._view
-        _, checksum = self._pack(view, at, lap, sequence, event, bits, epoch, flags, origin)
-        # The pair that is stored below is made before: nothing can fail between the checksum and that.
-        following = (sequence + 1, end)
-        self._reserved = True
-        _pack_checksum(view, at, checksum)
-        self._next = following
-        self._reserved = False
-        self.durable = sequence
-        self._marks[MARK_DURABLE] = sequence
-        return sequence
-
-    def commit(self, sequence: int) -> None:
-        """Everything is durable already; give it to the mirror."""
-        while self.mirror is not None and self._mirrored[0] <= sequence:
-            with self._committing:
-                mirrored, start = self._mirrored
-                if mirrored > sequence:
-                    break
-                self._give(self.mirror, start)
-
-    def _give(self, mirror: Mirror, start: int) -> None:
-        """One piece of the ring without an end of a lap in it."""
-        with self._lock:
-            following, tail = self._next
-        first = self._mirrored[0]
-        lap, offset = divmod(start, self._ring_bytes)
-        if tail > (lap + 1) * self._ring_bytes:
-            records, end, position = self._walk(lap, offset, first)
-            if end == first:
-                self._mirrored = (first, (lap + 1) * self._ring_bytes)
-                return
-        else:
-            records, end, position = (
-                self._view[RING_OFFSET + offset : RING_OFFSET + offset + tail - start],
-                following,
-                tail,
-            )
-        mirror.begin(records, first, end)
-        mirror.finish()
-        self._mirrored = (end, position)
-
-    def _walk(self, lap: int, offset: int, sequence: int) -> tuple[memoryview, int, int]:
-        """The records up to the end of a lap."""
-        area = self._view[RING_OFFSET:]
-        at = offset
-        while (raw := parse(area, at, self._salt | lap)) is not None and raw.index == sequence:
-            at, sequence = raw.end, sequence + 1
-        return area[offset:at], sequence, lap * self._ring_bytes + at
-
-    def attach(self, mirror: Mirror | None) -> None:
-        """Copy everything from now on."""
-        with self._lock:
-            self._mirrored = self._next
-            self.mirror = mirror
-
-    def save_state(self) -> None:
-        """Write the released head into the file."""
-        state = self._next_state()
-        if state is None:
-            return
-        pack_state(self._sector, state)
-        at = STATE_OFFSETS[state.number % 2]
-        self._view[at : at + SECTOR_BYTES] = self._sector
-        self._limit = state.position + self._ring_bytes
-        self._state = state
-
-    def flush(self) -> None:
-        """Nothing waits here."""
-
-    def _make_room(self, end: int) -> bool:
-        self.save_state()
-        return end <= self._limit
-
-    def _settle(self) -> None:
-        """An exception came just when a record was finished: it counts if it is whole, for others may have read it."""
-        sequence, tail = self._next
-        for position in (tail, -(-tail // self._ring_bytes) * self._ring_bytes):
-            lap, offset = divmod(position, self._ring_bytes)
-            raw = parse(self._view[RING_OFFSET:], offset, self._salt | lap)
-            if raw is not None and raw.index == sequence and raw.incarnation == self._incarnation:
-                self._next = (sequence + 1, lap * self._ring_bytes + raw.end)
-                break
-        self.durable = self._next[0] - 1
-        self._marks[MARK_DURABLE] = self.durable
-        self._reserved = False

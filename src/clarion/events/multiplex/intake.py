@@ -109,10 +109,7 @@ class Intake:
             elif state == COMPLETE and not self._early:
                 complete.append(origin)
         if fresh:
-            try:
-                self._put(list(fresh.values()))
-            finally:
-                self._recorded()
+            self._put_and_tell(list(fresh.values()))
         self._steps.at("252")
         if complete:
             self._say(name, signals.OF_ALL, complete)
@@ -156,6 +153,12 @@ class Intake:
             except NO_MEMORY:
                 event.flags = FLAG_UNDECIDED
         return event
+
+    def _put_and_tell(self, events: list[Recorded]) -> None:
+        try:
+            self._put(events)
+        finally:
+            self._recorded()
 
     def _put(self, events: list[Recorded]) -> None:
         # One call writes events with the same flags; nearly always they are all the same.

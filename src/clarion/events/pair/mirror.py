@@ -147,28 +147,39 @@ class Mirror:
         """Send a group, unless the partner is away."""
         if self._sent and self._group == (first, end):
             return  # the same group again, after an interruption
+        if self._announce(first, end):
+            self._wait_for_handover()
+        elif self._lagging:
+            time.sleep(LAGGING_PAUSE_S)
+        link = self._take_link(end)
+        if link is not None:
+            self._send(link, group, first, end)
+
+    def _announce(self, first: int, end: int) -> bool:
+        """A group comes. Whether somebody is about to hand the link over."""
         with self._lock:
             self._group = first, end
             self._sent = self._uses_link = False
             closing = self.mode is Mode.CLOSING
             if closing:
                 self._wanted = first
-        if closing:
-            self._wait_for_handover()
-        elif self._lagging:
-            time.sleep(LAGGING_PAUSE_S)
+            return closing
+
+    def _take_link(self, end: int) -> Link | None:
         with self._lock:
             self._wanted = 0
             link = self._link if self.mode is Mode.LIVE else None
             if link is None:
                 self._skipped_to = end
                 self._held = False
-                return
-            self._uses_link = True
+            else:
+                self._uses_link = True
+            return link
+
+    def _send(self, link: Link, group: memoryview, first: int, end: int) -> None:
         complete = False
         try:
-            self._points.before_put()
-            link.put_group(self._producer, group, first, end, time.monotonic() + self._stored_s)
+            self._put(link, group, first, end)
             self._sent = complete = True
         except NO_MEMORY as error:
             complete = True
@@ -183,6 +194,10 @@ class Mirror:
         finally:
             if not complete:  # a signal's handler raised: the ring will come again with the same group
                 self._degrade(None)
+
+    def _put(self, link: Link, group: memoryview, first: int, end: int) -> None:
+        self._points.before_put()
+        link.put_group(self._producer, group, first, end, time.monotonic() + self._stored_s)
 
     def finish(self) -> None:
         """Wait until what was sent is durable there."""

@@ -163,10 +163,7 @@ class LogFile(Blocking):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, self._mode)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise NotDelivered(reason=f"{self.path}: another process writes it") from None
+            self._take_lock(descriptor)
             status = os.fstat(descriptor)
             self._recover(descriptor)
         except BaseException:
@@ -174,6 +171,12 @@ class LogFile(Blocking):
             raise
         self._descriptor = descriptor
         self._day = _day(status.st_mtime if status.st_size else self._clock())
+
+    def _take_lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NotDelivered(reason=f"{self.path}: another process writes it") from None
 
     def _recover(self, descriptor: int) -> None:
         """Remove what a crash cut off; learn the ids in the file, and, the first time, in the one before it."""
