@@ -17,6 +17,11 @@ Reading it
     The echo is the part that varies most: 24 us where the scheduler puts both ends on one core, 70 where it wakes an
     idle one each time. The bare path, which has no semantics, shows in the same rounds how near one can come.
 
+    Most of what is above the bare path are wake-ups: who wakes a thread on a core that sleeps pays 20 to 60 us on a
+    virtual machine, and so does who is woken. Tried in vain, each measured beside the code as it is: all hot modules
+    compiled by Cython (14 % slower: more memory to fetch after every sleep), huge pages (nothing), a server on one
+    core (3 %), somebody who spins so that no core sleeps (syncs then end with the clock's tick, after 4 ms).
+
     Two servers of the same code differed by 6 % in one run (`--beside`), so less than that in a run says nothing. One
     reason is where the scheduler leaves their threads: on a machine of two cores whose disk interrupts only one of
     them, a sync took some 60 us longer on the other.
