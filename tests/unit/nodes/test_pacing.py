@@ -132,6 +132,20 @@ def test_b13_others_are_about_for_a_moment_after_they_wrote() -> None:
     assert not disk.pacing.others_about()
 
 
+def test_b13_the_journal_grows_gently_only_while_bodies_and_others_are_about_together() -> None:
+    disk = Disk(others=False)
+    disk.log.others_s = disk.now_s
+    assert not disk.pacing.shares()  # small messages alone: they would wait for its room
+    disk.send(b"a")
+    assert disk.pacing.shares()
+    disk.wait(limits.FRAGMENT_OTHERS_MS / 1000)
+    disk.log.others_s = disk.now_s
+    assert not disk.pacing.shares()
+    disk.log.others_s = -1.0
+    disk.send(b"b")
+    assert not disk.pacing.shares()  # a body alone
+
+
 def test_b12_what_asks_about_bodies_comes_behind_what_was_sent_before() -> None:
     disk = Disk(others=True)
     disk.send(b"abc")

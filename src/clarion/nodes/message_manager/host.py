@@ -166,7 +166,7 @@ class MessageManager:
         self.retention = Retention(self)
         self.temporary = Temporary(self)
         self.streaming = Streaming(self)
-        self.journal.is_shared = self.streaming.pacing.others_about
+        self.journal.is_shared = self.streaming.pacing.shares
         self.transacting = Transacting(self)
         self.slow = Slow(self)
         self.leasing = Leasing(self)

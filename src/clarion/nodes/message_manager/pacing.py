@@ -16,6 +16,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class Pacing:
         self._held: deque[Command | Turn] = deque()
         self._held_bytes = 0
         self._reads = 0
-        self._began_s = 0.0
+        self._began_s = -math.inf
         """When the fragment that is under way had its turn."""
         self._rests_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -54,6 +55,13 @@ class Pacing:
     def others_about(self) -> bool:
         """Somebody publishes or confirms small messages, or did a moment ago. For any thread."""
         return self._clock() - self._host.log.others_s < limits.FRAGMENT_OTHERS_MS / 1000
+
+    def shares(self) -> bool:
+        """Bodies and others are about together: whatever a body needs is done gently. For any thread.
+
+        A journal that grows for small messages alone grows as fast as it can: they would wait for its room.
+        """
+        return self._clock() - self._began_s < limits.FRAGMENT_OTHERS_MS / 1000 and self.others_about()
 
     def handle(self, command: Command) -> None:
         """FRAGMENT."""
