@@ -1,6 +1,6 @@
 # One word per task. `make` alone lists them; `make run` and `make test` need nothing typed before them.
 
-PYTHON_BASE ?= python3
+PYTHON_BASE ?= $(eval PYTHON_BASE := $(shell tools/fastest-python))$(PYTHON_BASE)
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check --no-input

@@ -127,13 +127,13 @@ class LoopbackHub:
                     except Exception:
                         _log.exception(_FAILED)
                     reached[receiver.owner] = None
+        self._handing_out = False  # what follows may hand out the answer to a lone message
         for endpoint in reached:
             if endpoint.after_burst is not None:
                 try:
                     endpoint.after_burst()
                 except Exception:
                     _log.exception(_FAILED)
-        self._handing_out = False
 
 
 class LoopbackBus:

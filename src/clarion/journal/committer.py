@@ -1,7 +1,7 @@
 """The seam between the thread that appends and the disk that takes its time.
 
 Guarantees
-    1. Work handed to `submit` runs in order, one at a time; so does work handed to `allocate`.
+    1. Work handed to `submit` or `here` runs in order, one at a time; so does work handed to `allocate`.
     2. Every `done` and every scheduled callback runs on the appending thread, never inside the call
        that asked for it (unless the committer is inline and automatic).
 
@@ -38,6 +38,11 @@ class Committer(Protocol):
         """Work for the writer; then `done` on the appending thread."""
         ...
 
+    def here(self, work: Work) -> bool:
+        """The writer's work, done now by the appending thread: only while nothing is submitted, and if nobody else
+        wants that thread. False: it was not done."""
+        ...
+
     def allocate(self, work: Work, done: Work) -> None:
         """Work for the allocator; then `done` on the appending thread."""
         ...
@@ -61,8 +66,10 @@ class InlineCommitter:
     Deterministic, so simulation and crash tests stop it between any two steps.
     """
 
-    def __init__(self, *, auto: bool = False) -> None:
+    def __init__(self, *, auto: bool = False, waits_here: bool = False) -> None:
         self.auto = auto
+        self.waits_here = waits_here
+        """Whether `here` does what it is asked for."""
         self._steps: deque[Work] = deque()
         self._idle: Work | None = None
         self._idle_due = False
@@ -78,6 +85,12 @@ class InlineCommitter:
     def submit(self, work: Work, done: Work) -> None:
         self._idle_due = True
         self._add(work, done)
+
+    def here(self, work: Work) -> bool:
+        if self.waits_here:
+            self._idle_due = True
+            work()
+        return self.waits_here
 
     def allocate(self, work: Work, done: Work) -> None:
         self._add(work, done)

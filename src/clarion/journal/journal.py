@@ -38,6 +38,9 @@ EARLY_SEAL_BYTES = 512 * limits.KIB
 """While a commit runs, a group of this size is sealed at once, so that the disk has its next work
 without waiting for the loop; smaller ones wait, and gather more."""
 
+LONE_BYTES_MAX = 16 * limits.KIB
+"""A group of this size may be a lone message, for which whoever appends waits itself."""
+
 PREPARE_REST_S_MAX = 0.005
 """Between two steps of preparing a segment, however slow the disk is."""
 
@@ -62,6 +65,11 @@ class Journal:
         """Producers may have more room than before: a segment was recycled or made."""
         self.is_shared: Callable[[], bool] = _never
         """For any thread: whether new segments are to be prepared gently, because somebody waits for short commits."""
+        self.may_wait: Callable[[], bool] = _never
+        """Whether the appending thread may itself wait for a quick disk while nobody else wants it: a lone commit is
+        then spared two changes of thread, which cost more than the sync (docs/adr/0015)."""
+        self.commits_here = 0
+        """So many commits the appending thread waited for."""
         self.durable = 0
         """Everything before this position is on the disk."""
         self._store = store
@@ -83,6 +91,7 @@ class Journal:
         """Whoever appends now calls `flush` afterwards: until then nothing need be scheduled."""
         self._flush_scheduled = False
         self._committing = False
+        self._waiting_here = False
         self._allocating = False
         self._created: int | None = None
         self._checkpointer = Checkpointer(self._space, self._log, probe)
@@ -222,7 +231,26 @@ class Journal:
         self._log.seal()
         if self._writer.sealed:
             self._committing = True
-            self._committer.submit(self._writer.run, self._written)
+            if not self._commits_here():
+                self._committer.submit(self._writer.run, self._written)
+
+    def _commits_here(self) -> bool:
+        """Commit a lone group in place, effects and all. False: not done, or not done completely."""
+        writer = self._writer
+        sealed = writer.sealed
+        if len(sealed) > 1 or sealed[0].size > LONE_BYTES_MAX or not writer.is_quick:
+            return False
+        if self._waiting_here or not self.may_wait() or not self._committer.here(writer.run_here):
+            return False
+        if sealed:
+            return False
+        self.commits_here += 1
+        self._waiting_here = True
+        try:
+            self._written()
+        finally:
+            self._waiting_here = False
+        return True
 
     def _flush_at_once(self) -> None:
         """`process` durability: a copy into mapped memory is durable when it is made."""
@@ -400,6 +428,7 @@ class Journal:
             checkpoint_newest=space.checkpoints.newest,
             checkpoint_older=space.checkpoints.older,
             commits=writer.commits,
+            commits_here=self.commits_here,
             commit_us_p50=times[len(times) // 2],
             commit_us_p99=times[len(times) * 99 // 100],
             syncs=writer.syncs,

@@ -38,6 +38,8 @@ class JournalStatus:
     checkpoint_newest: int
     checkpoint_older: int
     commits: int
+    commits_here: int
+    """Those among them for which the appending thread waited itself."""
     commit_us_p50: int
     commit_us_p99: int
     syncs: int

@@ -1,7 +1,8 @@
 """The real committer: one writer thread and one allocator thread beside an event loop.
 
 Guarantees
-    1. The loop never waits for the disk. Both threads are joined by `close`; none is left behind.
+    1. The loop never waits for the disk, except for `here`, which looks first whether anybody else wants the loop.
+       Both threads are joined by `close`; none is left behind.
     2. Without memory or descriptors the first work is refused, and nothing is left of the attempt; later the threads
        pause, and go on where they were. `close` that raised for want of memory is called again, and goes on.
 
@@ -63,6 +64,10 @@ class ThreadCommitter:
         self._poll: select.epoll | None = None
         self._writer_bell = self._loop_bell = -1
         self._is_down = False
+        self._knocks = _knocks_of(loop)
+        self._worked_here = False
+        self._awake = False
+        """The writer will look whether there is something to note, without being rung."""
         self._thread = 0
         """The loop's; 0 before the first work."""
 
@@ -78,6 +83,18 @@ class ThreadCommitter:
             self._start()
         self._jobs.append((work, done))
         os.eventfd_write(self._writer_bell, 1)
+
+    def here(self, work: Work) -> bool:
+        knocks = self._knocks
+        if knocks is None or not self._thread or knocks.poll(0):
+            return False
+        work()
+        # Written before the other is read, here and by the writer: one of the two sees it.
+        self._worked_here = True
+        if not self._awake:
+            self._awake = True
+            os.eventfd_write(self._writer_bell, 1)
+        return True
 
     def allocate(self, work: Work, done: Work) -> None:
         if not self._thread:
@@ -183,14 +200,14 @@ class ThreadCommitter:
     def _write(self) -> None:
         jobs, hand, bell = self._jobs, self._writing, self._poll
         assert bell is not None
-        wait_seconds: float | None = IDLE_SECONDS if hand.job is not None else None
         while True:
             if hand.job is None:
                 if not jobs:
-                    rung = bell.poll(wait_seconds, 1)
-                    if not rung and not jobs:
-                        wait_seconds = None
-                        if self._idle is not None:
+                    if not bell.poll(IDLE_SECONDS if self._awake else None, 1) and not jobs:
+                        self._awake = False
+                        if self._worked_here:
+                            self._worked_here, self._awake = False, True
+                        elif self._idle is not None:
                             self._idle()
                     continue
                 job = jobs.popleft()
@@ -198,7 +215,7 @@ class ThreadCommitter:
                     return
                 hand.job = job
             self._finish(hand, hand.job[0])
-            wait_seconds = IDLE_SECONDS
+            self._awake = True
 
     def _allocate(self) -> None:
         hand = self._allocating
@@ -222,6 +239,16 @@ class ThreadCommitter:
         os.eventfd_write(self._loop_bell, 1)
         hand.worked = hand.posted = False
         hand.job = None
+
+
+def _knocks_of(loop: asyncio.AbstractEventLoop) -> select.poll | None:
+    """Tells whether anything is ready for the loop; None where the loop does not say what it waits with."""
+    backend = getattr(loop, "_get_backend_id", None)
+    if backend is None:
+        return None
+    knocks = select.poll()
+    knocks.register(backend(), select.POLLIN)
+    return knocks
 
 
 def _nothing() -> None:

@@ -7,9 +7,10 @@ Guarantees
        second sync that succeeds says nothing.
 
 Rules
-    1. Runs on the writer thread; the appending thread only adds to `sealed` and reads the results.
+    1. Runs on the writer thread; the appending thread only adds to `sealed` and reads the results. A lone group the
+       appending thread may write itself, while nothing is submitted (`run_here`).
     2. No space is not a failure: the space was secured, so the file system takes it back or gives it
-       again; the writer waits.
+       again; the writer waits. Only on its own thread.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ from clarion.journal.store import Store
 from clarion.threads import NO_MEMORY
 
 COMMITS_REMEMBERED = 1_000
+QUICK_US_MAX = 500
+"""A disk whose commits take less, on average, may be waited for."""
+AVERAGE_COMMITS = 16
+"""Over about so many: after a stall of 100 ms some 50 commits must be quick before the disk is again."""
+AVERAGE_US_FIRST = 2_000.0
+"""Nobody knows the disk yet."""
 
 
 class Group(msgspec.Struct, gc=False):
@@ -43,6 +50,10 @@ class Group(msgspec.Struct, gc=False):
     incarnation: int
     end: int
     index_last: int
+
+
+class _Impatient(Exception):
+    """The disk wants to be waited for, by a thread that must not."""
 
 
 def _nothing() -> None:
@@ -70,6 +81,8 @@ class Writer:
         self._hinted: Hint | None = None
         self._hint_turn = 0
         self._starved = JournalFailed(operation="write", detail="no memory")
+        self._patient = True
+        self._average_us = AVERAGE_US_FIRST
 
     def run(self) -> None:
         """Commit until nothing is sealed. `on_progress` is posted when more is still to come."""
@@ -77,6 +90,19 @@ class Writer:
             self._run()
         except NO_MEMORY:  # nobody knows how far it came
             self.failure = self._starved
+
+    @property
+    def is_quick(self) -> bool:
+        """The last commits were, on average."""
+        return self._average_us < QUICK_US_MAX
+
+    def run_here(self) -> None:
+        """`run` for the appending thread: if the disk wants to be waited for, everything stays sealed."""
+        self._patient = False
+        try:
+            self.run()
+        finally:
+            self._patient = True
 
     def _run(self) -> None:
         sealed = self.sealed
@@ -90,10 +116,15 @@ class Writer:
             except JournalFailed as failure:
                 self.failure = failure
                 return
+            except _Impatient:
+                sealed.extendleft(reversed(groups))
+                return
             self._last = last = groups[-1]
             self.written_end = last.end
             self.commits += 1
-            self.commit_us.append((time.perf_counter_ns() - started_ns) // 1_000)
+            took_us = (time.perf_counter_ns() - started_ns) // 1_000
+            self.commit_us.append(took_us)
+            self._average_us += (took_us - self._average_us) / AVERAGE_COMMITS
             if sealed:
                 self._committer.post(self.on_progress)
 
@@ -168,6 +199,8 @@ class Writer:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EINTR):
                     raise JournalFailed(operation="write", detail=str(error)) from error
+                if not self._patient:
+                    raise _Impatient from error
                 self.write_blocked = True
                 if not self._committer.pause():
                     raise JournalFailed(operation="write", detail="closed while the disk was full") from error

@@ -69,9 +69,9 @@ class Owner:
         self.journal.checkpoint(iter(parts), done)
 
 
-def open_owner(store: Store, probe: Probe | None = None, **options: int | str) -> Owner:
+def open_owner(store: Store, probe: Probe | None = None, *, waits_here: bool = False, **options: int | str) -> Owner:
     """Open, replay, start. The owner retains nothing."""
-    committer = InlineCommitter()
+    committer = InlineCommitter(waits_here=waits_here)
     made = JournalOptions(**options)  # type: ignore[arg-type]
     journal, recovery = Journal.open(store, made, committer, probe)
     entries = [
@@ -80,6 +80,7 @@ def open_owner(store: Store, probe: Probe | None = None, **options: int | str) -
     found = Found(recovery.checkpoint_parts, entries, recovery.lost, recovery)
     owner = Owner(journal, committer, found)
     journal.on_durable = owner.on_durable
+    journal.may_wait = lambda: True
     journal.on_failed = owner.failures.append
     journal.start()
     committer.run()

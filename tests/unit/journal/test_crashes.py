@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clarion.errors import JournalFailed, JournalFull
+from clarion.journal import writer
 from clarion.testing.faulty_disk import Crashed, FaultyDisk, WriteFault
 
 from .journal_harness import SEGMENT_BYTES, Owner, body_of, open_owner
@@ -29,11 +30,13 @@ BYTES_MAX = 12 * SEGMENT_BYTES
 class Run:
     """One script, and what of it has been appended and reported, also if it ends in a crash."""
 
+    waits_here: bool = False
+    """Lone commits are made by whoever appends."""
     expected: list[Entry] = field(default_factory=list)
     owner: Owner | None = None
 
     def script(self, disk: FaultyDisk, seed: int) -> None:
-        self.owner = open_owner(disk, bytes_max=BYTES_MAX)
+        self.owner = open_owner(disk, waits_here=self.waits_here, bytes_max=BYTES_MAX)
         self.owner.appended = self.expected
         run_steps(self.owner, Random(seed), STEPS)
 
@@ -74,17 +77,28 @@ def check(owner: Owner, expected: list[Entry], durable_count: int) -> None:
     del expected[covered + len(recovered) :]
 
 
-def operations(seed: int) -> tuple[int, int]:
+WAYS = [(seed, False) for seed in range(1, 7)] + [(seed, True) for seed in range(1, 3)]
+"""Seeds, and whether lone commits are made in place."""
+
+
+@pytest.fixture(autouse=True)
+def _any_disk_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run is the same whatever the machine does."""
+    monkeypatch.setattr(writer, "QUICK_US_MAX", float("inf"))
+
+
+def operations(seed: int, waits_here: bool = False) -> tuple[int, int]:
     disk = FaultyDisk(SEGMENT_BYTES)
-    run = Run()
+    run = Run(waits_here)
     run.script(disk, seed)
     assert run.owner is not None and run.owner.checkpoints >= 1
+    assert (run.owner.journal.commits_here > 0) == waits_here
     return disk.writes, disk.syncs
 
 
-def fail_and_recover(disk: FaultyDisk, seed: int, rng: Random) -> Run:
+def fail_and_recover(disk: FaultyDisk, seed: int, rng: Random, waits_here: bool = False) -> Run:
     """Run until the programmed fault; stop; recover twice; run on; stop; recover."""
-    run = Run()
+    run = Run(waits_here)
     try:
         run.script(disk, seed)
     except (Crashed, JournalFailed):
@@ -108,42 +122,44 @@ def fail_and_recover(disk: FaultyDisk, seed: int, rng: Random) -> Run:
 
 
 @pytest.mark.parametrize("fault", ["crash", "torn"])
-@pytest.mark.parametrize("seed", range(1, 7))
-def test_a05_crash_at_every_write(seed: int, fault: WriteFault) -> None:
-    for number in range(1, operations(seed)[0] + 1):
+@pytest.mark.parametrize(("seed", "waits_here"), WAYS)
+def test_a05_crash_at_every_write(seed: int, waits_here: bool, fault: WriteFault) -> None:
+    for number in range(1, operations(seed, waits_here)[0] + 1):
         disk = FaultyDisk(SEGMENT_BYTES)
         disk.fail_write(number, fault)
-        fail_and_recover(disk, seed, Random(number))
+        fail_and_recover(disk, seed, Random(number), waits_here)
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
-def test_a05_crash_at_every_sync(seed: int) -> None:
-    for number in range(1, operations(seed)[1] + 1):
+@pytest.mark.parametrize(("seed", "waits_here"), WAYS)
+def test_a05_crash_at_every_sync(seed: int, waits_here: bool) -> None:
+    for number in range(1, operations(seed, waits_here)[1] + 1):
         disk = FaultyDisk(SEGMENT_BYTES)
         disk.fail_sync(number, "crash")
-        fail_and_recover(disk, seed, Random(number))
+        fail_and_recover(disk, seed, Random(number), waits_here)
 
 
+@pytest.mark.parametrize("waits_here", [False, True])
 @pytest.mark.parametrize("fault", ["short", "enospc"])
-def test_a05_a_short_write_or_a_full_disk_at_every_write_is_survived(fault: WriteFault) -> None:
-    for number in range(1, operations(1)[0] + 1):
+def test_a05_a_short_write_or_a_full_disk_at_every_write_is_survived(fault: WriteFault, waits_here: bool) -> None:
+    for number in range(1, operations(1, waits_here)[0] + 1):
         disk = FaultyDisk(SEGMENT_BYTES)
         disk.fail_write(number, fault)
-        run = fail_and_recover(disk, 1, Random(number))
+        run = fail_and_recover(disk, 1, Random(number), waits_here)
         assert run.owner is not None and run.owner.failures == []
         assert run.durable_count >= STEPS
 
 
+@pytest.mark.parametrize("waits_here", [False, True])
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a05_an_error_of_the_disk_stops_the_journal_once(operation: str) -> None:
-    writes, syncs = operations(1)
+def test_a05_an_error_of_the_disk_stops_the_journal_once(operation: str, waits_here: bool) -> None:
+    writes, syncs = operations(1, waits_here)
     for number in range(1, (writes if operation == "write" else syncs) + 1):
         disk = FaultyDisk(SEGMENT_BYTES)
         if operation == "write":
             disk.fail_write(number, "eio")
         else:
             disk.fail_sync(number, "eio")
-        run = fail_and_recover(disk, 1, Random(number))
+        run = fail_and_recover(disk, 1, Random(number), waits_here)
         if run.owner is not None:
             assert [type(failure) for failure in run.owner.failures] in ([JournalFailed], [])
 

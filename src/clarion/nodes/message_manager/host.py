@@ -137,9 +137,11 @@ class MessageManager:
 
     async def _open(self) -> Recovery:
         opener = self._open_journal or files_of(self.settings, self._loop)
-        options, probe = options_of(self.settings), probe_of(self.registry)
+        options, (probe, is_clear) = options_of(self.settings), probe_of(self.registry)
         self.journal, recovery = await self._loop.run_in_executor(None, opener, options, probe)
         self.journal.on_failed = self._fail_stop
+        if self.settings.journal.lone_in_place:
+            self.journal.may_wait = is_clear
         return recovery
 
     def _build(self) -> None:

@@ -59,6 +59,7 @@ class Looking:
             "confirmed": host.count("mm.confirmed"),
             "published_per_s": round(published_rate, 1),
             "confirmed_per_s": round(confirmed_rate, 1),
+            "commits_in_place": journal.commits_here,
             "commit_us_p50": journal.commit_us_p50,
             "commit_us_p99": journal.commit_us_p99,
             "commits": journal.commits,

@@ -34,16 +34,20 @@ def options_of(settings: Settings) -> JournalOptions:
     return JournalOptions(durability=wanted.durability, bytes_max=wanted.bytes_max, segment_bytes=wanted.segment_bytes)
 
 
-def probe_of(registry: Registry) -> Probe:
-    """The test points of the journal."""
+def probe_of(registry: Registry) -> tuple[Probe, Callable[[], bool]]:
+    """The test points of the journal, and whether none of those on the way of a commit is armed."""
     points = {name: registry.test_point(name, meaning=meaning) for name, meaning in _PROBES}
+    before_write, after_write, before_sync, after_sync, *_ = points.values()
 
     def probe(name: str) -> None:
         point = points[name]
         if point.armed:
             point.fire()
 
-    return probe
+    def is_clear() -> bool:
+        return not (before_write.armed or after_write.armed or before_sync.armed or after_sync.armed)
+
+    return probe, is_clear
 
 
 def files_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> OpenJournal:
