@@ -169,10 +169,10 @@ def _open(path: Path) -> tuple[Journal, Watched]:
 
 async def _durable(journal: Journal) -> None:
     """Append one, and wait until it is durable."""
-    done = asyncio.get_running_loop().create_future()
-    journal.on_durable = lambda _: done.done() or done.set_result(None)
+    done = asyncio.Event()
+    journal.on_durable = lambda _: done.set()
     journal.append(ENTRY, b"", b"lone")
-    await done
+    await done.wait()
 
 
 def test_b21_whoever_knocks_is_let_in_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,18 +192,18 @@ def test_b21_whoever_knocks_is_let_in_first(tmp_path: Path, monkeypatch: pytest.
             assert store.threads == ["MainThread"] and journal.commits_here
             before = journal.commits_here
             store.threads.clear()
-            heard = loop.create_future()
-            loop.add_reader(here, lambda: heard.done() or heard.set_result(None))
+            heard = asyncio.Event()
+            loop.add_reader(here, heard.set)
             await asyncio.sleep(0)
             there.send(b"knock")
             journal.gathers = True
-            done = loop.create_future()
-            journal.on_durable = lambda _: done.set_result(None)
+            done = asyncio.Event()
+            journal.on_durable = lambda _: done.set()
             journal.append(ENTRY, b"", b"lone")
             journal.flush()
-            assert not done.done()
-            await heard
-            await done
+            assert not done.is_set()
+            await heard.wait()
+            await done.wait()
             assert store.threads == ["journal-writer"] and journal.commits_here == before
             loop.remove_reader(here)
         finally:
