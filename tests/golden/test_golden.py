@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import lzma
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +14,10 @@ from clarion.protocols.native import ClientConnection, ServerConnection
 from clarion.testing.server import ServerProcess
 from clarion.wire import frames
 from clarion.wire.frames import SETTLED, Type
+from tests.golden.archives import unpack
 from tests.golden.exchange import Step, decode, differences, replay
 from tests.golden.make import ENVIRONMENT, FOLDER, body_of
 from tests.hostile.raw import RawClient
-
-ARCHIVE_BYTES_MAX = 200 << 10
 
 
 def _read(name: str) -> Any:
@@ -41,10 +37,7 @@ def content() -> dict[str, Any]:
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server of now on the directory of then."""
     data = tmp_path_factory.mktemp("golden") / "data"
-    archive = FOLDER / "journal-v1.tar.xz"
-    assert archive.stat().st_size < ARCHIVE_BYTES_MAX
-    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(archive.read_bytes()))) as tar:
-        tar.extractall(data, filter="data")
+    unpack(FOLDER / "journal-v1.tar.xz", data)
     with ServerProcess(data) as server:  # its sizes come from the directory
         yield server
 

@@ -6,10 +6,7 @@ changed, one was removed, one event was given up, one was recorded for nobody kn
 
 from __future__ import annotations
 
-import io
 import json
-import lzma
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,10 @@ import pytest
 from clarion.events import EventSystem
 from clarion.events.control import ask
 from clarion.events.look import status
+from tests.golden.archives import unpack
 from tests.golden.make import FOLDER
 from tests.golden.make_events import ARCHIVE, CONTENT, OPTIONS, PAGER_FILTERS, WAIT_S, Taker, _until, listed
 
-ARCHIVE_BYTES_MAX = 300 << 10
 KEPT: dict[str, Any] = json.loads((FOLDER / CONTENT).read_text("utf-8"))
 KNOWN = {event["id"]: {key: value for key, value in event.items() if key != "section"} for event in KEPT["events"]}
 
@@ -30,10 +27,7 @@ KNOWN = {event["id"]: {key: value for key, value in event.items() if key != "sec
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A copy of the directory of then."""
-    archive = FOLDER / ARCHIVE
-    assert archive.stat().st_size < ARCHIVE_BYTES_MAX
-    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(archive.read_bytes()))) as tar:
-        tar.extractall(tmp_path / "events", filter="data")
+    unpack(FOLDER / ARCHIVE, tmp_path / "events")
     return tmp_path / "events"
 
 
