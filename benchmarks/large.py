@@ -22,7 +22,6 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,29 +64,19 @@ class Child:
         return json.loads(self._process.stdout.readline())
 
 
-@dataclass
 class Figures:
     """Of all rounds: milliseconds, MiB/s, and ratios."""
 
-    mib: int
-    idle_p50: list[float] = field(default_factory=list)
-    idle_p99: list[float] = field(default_factory=list)
-    sending_p50: list[float] = field(default_factory=list)
-    sending_p99: list[float] = field(default_factory=list)
-    sending_ratio: list[float] = field(default_factory=list)
-    receiving_p50: list[float] = field(default_factory=list)
-    receiving_p99: list[float] = field(default_factory=list)
-    receiving_ratio: list[float] = field(default_factory=list)
-    send_beside: list[float] = field(default_factory=list)
-    receive_beside: list[float] = field(default_factory=list)
-    send_alone: list[float] = field(default_factory=list)
-    receive_alone: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._rounds: list[dict[str, float]] = []
 
-    def rows(self) -> dict[str, list[float]]:
-        return {name: seen for name, seen in asdict(self).items() if isinstance(seen, list)}
+    def add(self, row: dict[str, float]) -> None:
+        """One round's."""
+        self._rounds.append(row)
+        print(json.dumps(row), flush=True)
 
     def medians(self) -> dict[str, float]:
-        return {name: round(statistics.median(seen), 2) for name, seen in self.rows().items()}
+        return {name: round(statistics.median(row[name] for row in self._rounds), 2) for name in self._rounds[0]}
 
 
 def p(took_ms: list[float], part: float) -> float:
@@ -95,34 +84,33 @@ def p(took_ms: list[float], part: float) -> float:
 
 
 def one_round(
-    others: Child, sender: Child, receiver: Child, body: Path, number: int, seen: Figures, idle_s: float
-) -> None:
+    others: Child, sender: Child, receiver: Child, body: Path, number: int, idle_s: float
+) -> dict[str, float]:
     others.tell("talk")
     time.sleep(idle_s)
     others.ask("took")  # begun, and what the last body left to do is done
     time.sleep(idle_s)
     idle = others.ask("took")
-    seen.send_beside.append(sender.ask("send", f"queue:beside-{number}", body))
-    sending = others.ask("took")
+    speeds = {"send_beside": sender.ask("send", f"queue:beside-{number}", body)}
+    took = {"sending": others.ask("took")}
     time.sleep(idle_s)
     others.ask("took")
     time.sleep(idle_s)
     idle = sorted(idle + others.ask("took"))
-    seen.receive_beside.append(receiver.ask("receive", f"queue:beside-{number}"))
-    receiving = others.ask("took")
+    speeds["receive_beside"] = receiver.ask("receive", f"queue:beside-{number}")
+    took["receiving"] = others.ask("took")
     others.ask("quiet")
-    seen.send_alone.append(sender.ask("send", f"queue:alone-{number}", body))
-    seen.receive_alone.append(receiver.ask("receive", f"queue:alone-{number}"))
-    for name, took in (("idle", idle), ("sending", sending), ("receiving", receiving)):
-        getattr(seen, f"{name}_p50").append(p(took, 0.5))
-        getattr(seen, f"{name}_p99").append(p(took, 0.99))
-        if name != "idle":
-            getattr(seen, f"{name}_ratio").append(round(p(took, 0.99) / p(idle, 0.99), 2))
-    print(json.dumps({name: rows[-1] for name, rows in seen.rows().items()}), flush=True)
+    speeds["send_alone"] = sender.ask("send", f"queue:alone-{number}", body)
+    speeds["receive_alone"] = receiver.ask("receive", f"queue:alone-{number}")
+    figures = {"idle_p50": p(idle, 0.5), "idle_p99": p(idle, 0.99)}
+    for what, took_ms in took.items():
+        figures |= {f"{what}_p50": p(took_ms, 0.5), f"{what}_p99": p(took_ms, 0.99)}
+        figures[f"{what}_ratio"] = round(p(took_ms, 0.99) / p(idle, 0.99), 2)
+    return figures | speeds
 
 
 def measure(rounds: int, mib: int, idle_s: float = IDLE_S) -> Figures:
-    seen = Figures(mib)
+    seen = Figures()
     with ExitStack() as stack:
         folder = stack.enter_context(work_directory())
         server = stack.enter_context(ServerProcess(folder / "server"))
@@ -135,7 +123,7 @@ def measure(rounds: int, mib: int, idle_s: float = IDLE_S) -> Figures:
         sender.ask("send", "queue:warm", body)
         receiver.ask("receive", "queue:warm")
         for number in range(rounds):
-            one_round(others, sender, receiver, body, number, seen, idle_s)
+            seen.add(one_round(others, sender, receiver, body, number, idle_s))
     return seen
 
 

@@ -2,6 +2,9 @@
 
 Guarantees: `read` gives what there is, about a block at a time, and nothing at the end; what was given back by
 `unread` comes first again. `rewind` says whether it could go back to where it began.
+
+What blocks, or computes, happens in a thread. Of a large body it is one of its own, which makes way for other threads:
+whoever has only a small message is not to wait for a core until a block is read (see `clarion.scheduling`).
 """
 
 from __future__ import annotations
@@ -9,14 +12,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, BinaryIO, TypeVar
 
 from clarion.errors import BadArgument
+from clarion.scheduling import be_patient
 
 Block = bytes | bytearray | memoryview
 StreamSource = Block | Iterable[Block] | AsyncIterable[Block] | BinaryIO | Any
 """What `send_stream` takes: bytes, iterables of them, and whatever has a `read` that gives them."""
+_T = TypeVar("_T")
 
 
 class Source(ABC):
@@ -25,6 +32,21 @@ class Source(ABC):
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
         self._unread: Block = b""
+        self._thread: ThreadPoolExecutor | None = None
+
+    def is_large(self) -> None:
+        """There is much to read: from now on in a thread of its own, until `close`."""
+        self._thread = ThreadPoolExecutor(1, "clarion-source", initializer=be_patient)
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    async def _apart(self, work: Callable[..., _T], *arguments: object) -> _T:
+        """What blocks, in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, copy_context().run, work, *arguments)
 
     async def read(self) -> Block:
         """The next bytes; none at the end."""
@@ -87,7 +109,7 @@ class _File(Source):
         if seekable is None or not seekable():
             self._start = -1
             return said
-        return await asyncio.to_thread(self._measure, said)
+        return await self._apart(self._measure, said)
 
     def _measure(self, said: int | None) -> int:
         self._start = self._file.tell()
@@ -98,12 +120,12 @@ class _File(Source):
     async def rewind(self) -> bool:
         if self._start < 0:
             return False
-        await asyncio.to_thread(self._file.seek, self._start)
+        await self._apart(self._file.seek, self._start)
         self._unread = b""
         return True
 
     async def _read(self) -> object:
-        return await asyncio.to_thread(self._file.read, self._block_bytes)
+        return await self._apart(self._file.read, self._block_bytes)
 
 
 class _AsyncFile(Source):
@@ -125,7 +147,7 @@ class _Iteration(Source):
         self._parts = parts
 
     async def _read(self) -> object:
-        return await asyncio.to_thread(self._gather)
+        return await self._apart(self._gather)
 
     def _gather(self) -> object:
         gathered, size = [], 0

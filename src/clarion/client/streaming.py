@@ -295,6 +295,7 @@ class Uploads:
         if identity in self._known:
             raise BadArgument(argument="key", detail="a body with this key is being sent in this session")
         upload = self._known[identity] = Upload(self, identity, destination, size)
+        source.is_large()
         try:
             return await self._send(upload, source, chunk, options)
         except BaseException:
@@ -304,6 +305,7 @@ class Uploads:
                 )
             raise
         finally:
+            source.close()
             del self._known[identity]
 
     async def _send(self, upload: Upload, source: Source, chunk: int, options: SendOptions) -> str:

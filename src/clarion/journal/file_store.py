@@ -31,6 +31,7 @@ from clarion.journal.directory import (
     write_format,
 )
 from clarion.journal.options import Durability
+from clarion.journal.pushing import push
 from clarion.journal.record import Buffer
 
 SEGMENT_SUFFIX = ".segment"
@@ -165,8 +166,8 @@ class FileStore:
         return number
 
     def _prepare(self, descriptor: int, pace: Callable[[float], bool] | None) -> None:
-        """Zeros, synced little by little: a sync of the whole would hold up the commits of others."""
-        synced, is_small = 0, False
+        """Zeros, written little by little: the whole at once would hold up the commits of others."""
+        pushed, is_small = 0, False
         began_s = time.perf_counter()
         for offset in range(0, self._segment_bytes, len(ZEROS)):
             view = memoryview(ZEROS)[: self._segment_bytes - offset]
@@ -174,9 +175,9 @@ class FileStore:
                 count = os.pwrite(descriptor, view, offset)
                 offset += count
                 view = view[count:]
-            if is_small or offset - synced >= PREPARE_BYTES:
-                os.fdatasync(descriptor)
-                synced = offset
+            if is_small or offset - pushed >= PREPARE_BYTES:
+                push(descriptor, pushed, offset - pushed)
+                pushed = offset
             if pace is not None:
                 is_small = pace(time.perf_counter() - began_s)
                 began_s = time.perf_counter()

@@ -23,6 +23,7 @@ from clarion.errors import ClarionError, InternalFault
 from clarion.instruments import Registry
 from clarion.nodes.logging import ERROR, INFO, WARNING, Logging, event, last_words, place
 from clarion.nodes.memory import keep_freed
+from clarion.scheduling import PROMPT_NS, USUAL_NS, set_turns
 from clarion.settings import Settings
 
 EXIT_FAILED = 70
@@ -79,6 +80,7 @@ def running(settings: Settings) -> Iterator[Process]:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(*GC_THRESHOLD)
         keep_freed()
+        set_turns(PROMPT_NS)
         threading.excepthook = process.thread_died
         _raise_descriptors(settings.client_manager.connections_max)
         loop.set_exception_handler(_log_loop_error)
@@ -96,6 +98,7 @@ def running(settings: Settings) -> Iterator[Process]:
             loop.remove_signal_handler(number)
         loop.set_exception_handler(None)
         sys.setswitchinterval(interval_s)
+        set_turns(USUAL_NS)
         gc.set_threshold(*collecting)
         threading.excepthook = hook
         log.stop()

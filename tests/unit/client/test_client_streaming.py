@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterable
+import os
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
 from random import Random
 from typing import Any
 
@@ -20,6 +22,7 @@ from clarion.core.streams import keyed_id
 from clarion.errors import BadArgument, ClarionError, MessageTooLarge, NoSuchStream
 from clarion.message import decode_headers
 from clarion.protocols.native import Welcome
+from clarion.scheduling import PATIENT_NICE
 from clarion.wire import frames
 from clarion.wire.batch import Batch, Buffer
 from clarion.wire.frames import Frame, Type
@@ -401,3 +404,26 @@ def test_b12_sources_give_everything_in_order(kind: str, rewinds: bool) -> None:
         assert bytes(await source.read())[:1] == (body[:1] if rewinds else b"")
 
     bounded(scenario())
+
+
+def test_b13_a_large_body_is_read_in_a_thread_that_makes_way_for_others() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(3):
+            name = threading.current_thread().name
+            seen.append((name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) >= PATIENT_NICE))
+            yield bytes(100)
+
+    async def scenario() -> None:
+        source = await source_of(parts(), 100)
+        await source.read()
+        source.is_large()
+        while await source.read():
+            pass
+        source.close()
+
+    bounded(scenario())
+    (first, _), *rest = seen
+    assert not first.startswith("clarion-source"), "whether it is large is not known yet"
+    assert len(rest) == 2 and all(name.startswith("clarion-source") and patient for name, patient in rest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from clarion import limits
 from clarion.errors import DirectoryInUse, NewerFormat, NoSpace
 from clarion.journal import FileStore, MemoryStore, Store, file_store
 from clarion.journal import directory as directories
+from clarion.journal.pushing import push
 from clarion.testing.faulty_disk import FaultyDisk
 from clarion.testing.store_conformance import StoreConformance
 
@@ -52,15 +52,15 @@ def test_b13_a_segment_is_prepared_in_small_steps_while_somebody_wants_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FileStore.open(tmp_path, segment_bytes=SMALL)
-    sync, synced = os.fdatasync, list[int]()
+    pushed: list[tuple[int, int]] = []
 
-    def counting(descriptor: int) -> None:
-        synced.append(descriptor)
-        sync(descriptor)
+    def counting(descriptor: int, offset: int, size: int) -> None:
+        pushed.append((offset, size))
+        push(descriptor, offset, size)
 
-    monkeypatch.setattr(os, "fdatasync", counting)
+    monkeypatch.setattr(file_store, "push", counting)
     store.create()
-    assert not synced, "it is smaller than the step of one who is in no hurry to be gentle"
+    assert not pushed, "it is smaller than the step of one who is in no hurry to be gentle"
     steps = SMALL // len(file_store.ZEROS)
     took: list[float] = []
 
@@ -70,7 +70,8 @@ def test_b13_a_segment_is_prepared_in_small_steps_while_somebody_wants_that(
 
     number = store.create(pace)
     assert len(took) == steps and min(took) > 0
-    assert len(synced) == 3, "as long as it is asked for"
+    step = len(file_store.ZEROS)
+    assert pushed == [(0, 2 * step), (2 * step, step), (3 * step, step)], "as long as it is asked for, each piece once"
     assert store.read(number, 0, SMALL) == bytes(SMALL)
     store.close()
 

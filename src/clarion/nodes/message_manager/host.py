@@ -198,7 +198,7 @@ class MessageManager:
         self.merging.recovered()
         self.leasing.recovered()
         self._left_over = [self._make_wellknown, *self.temporary.recovered(), *self.transacting.recovered()]
-        self._left_over.append(self.streaming.recovered)
+        self._left_over.append(self.streaming.space.recovered)
         for destination in list(self.state.destinations.values()):
             for subscription in destination.subscriptions.values():
                 self.consuming.bury_worn(destination, subscription, [(1, destination.tail)])
@@ -400,7 +400,7 @@ class MessageManager:
         """Remove a destination with all that is in it; its consumers are told. Raises `JournalFull`."""
         self.log.write(Kind.DROP, Drop(destination.identity).encode())
         self.consuming.dropped(destination)
-        self.streaming.free_dropped()
+        self.streaming.space.free_dropped()
 
         def durable() -> None:
             # What there is now: effects of entries before this one have freed pages meanwhile, or moved them.
@@ -412,7 +412,7 @@ class MessageManager:
                 self.journal.release(staged.position, staged.span)
             streams = [*destination.large.values(), *(staged.stream for staged in destination.stages)]
             destination.large.clear()
-            self.streaming.let_go(destination, streams)
+            self.streaming.space.let_go(destination, streams)
             self.release_dropped(destination)  # of an outcome whose effects found it gone
 
         self.log.after(durable)
@@ -428,7 +428,7 @@ class MessageManager:
         target = self.state.destinations[entry.destination]
         position, span = self.log.transfer(entry.encode(), batch)
         self.journal.retain(position, span)
-        self.streaming.hold(target, entry)
+        self.streaming.space.hold(target, entry)
         self.cache.published(target.identity, entry.first, False, entry.first, Batch(batch))
         tail = target.tail
         self.log.after(lambda: self.shown(target, tail))
@@ -452,7 +452,7 @@ class MessageManager:
         for position, span in dropped:
             self.journal.release(position, span)
         streams, destination.dropped_streams = destination.dropped_streams, []
-        self.streaming.let_go(destination, streams)
+        self.streaming.space.let_go(destination, streams)
 
     def quota_bytes(self, destination: Destination, policy: Effective | None = None) -> int:
         """Its own quota, or half of what the journal can hold: one abandoned subscription leaves the rest."""
@@ -478,7 +478,7 @@ class MessageManager:
         for page in freed:
             self.journal.release(page.position, page.live)
         if large:
-            self.streaming.let_go(destination, large)
+            self.streaming.space.let_go(destination, large)
         self.room_came()
 
     def room_came(self) -> None:

@@ -70,7 +70,7 @@ class Retention:
         """Where the messages begin that are young enough and fit; never beyond what somebody owes."""
         floor = min(destination.floor(), destination.visible)
         confirmed = destination.pages.ending_below(floor)
-        sizes = [page.span + self._host.streaming.bytes_of(destination, page) for page in confirmed]
+        sizes = [page.span + self._host.streaming.space.bytes_of(destination, page) for page in confirmed]
         kept_bytes = sum(sizes)
         oldest_ms = self._host.now_ms() - policy.retain_ms if policy.retain_ms else 0
         first = destination.retained_from

@@ -1,4 +1,4 @@
-"""Large bodies: fragments come in, are stored and answered one by one; their space lives as long as their message.
+"""Large bodies: fragments come in, are stored and answered one by one, until their message is stored.
 
 Rules
     1. A fragment is answered exactly once for each time it is received, when it is durable. One that does not begin
@@ -13,25 +13,16 @@ Rules
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
 from clarion import ids, limits
 from clarion.core.destination import Destination
-from clarion.core.entries import (
-    Fragment,
-    Kind,
-    Ranges,
-    StreamDropped,
-    Transfer,
-    encode_moved_fragment,
-)
-from clarion.core.pages import Page
-from clarion.core.streams import ID_BYTES, Piece, Stream, producer_of
+from clarion.core.entries import Fragment
+from clarion.core.streams import ID_BYTES, Stream, producer_of
 from clarion.errors import (
     BadArgument,
     Blocked,
@@ -41,13 +32,11 @@ from clarion.errors import (
     MessageTooLarge,
     NoSuchStream,
 )
-from clarion.journal import Kind as JournalKind
-from clarion.journal import Victim
 from clarion.message import decode_headers
-from clarion.nodes.logging import ERROR, INFO, event
 from clarion.nodes.message_manager.fragment_reading import FragmentReading
 from clarion.nodes.message_manager.pacing import Pacing
 from clarion.nodes.message_manager.sessions import Session
+from clarion.nodes.message_manager.stream_space import StreamSpace
 from clarion.wire import frames
 from clarion.wire.batch import Batch
 from clarion.wire.commands import Command
@@ -59,7 +48,6 @@ Arguments = dict[str, Any]
 _FULL = "persistent memory is full"
 _FRAGMENT_EXTRA_BYTES = 256
 """What a fragment takes of the journal besides its bytes, and a little more."""
-_log = logging.getLogger("clarion.mm")
 
 
 class Streaming:
@@ -69,6 +57,7 @@ class Streaming:
         self._host = host
         self.reading = FragmentReading(host)
         self.pacing = Pacing(host, self._handle)
+        self.space = StreamSpace(host, self.reading, lambda identity: self._announced.pop(identity, None))
         self._waiting: OrderedDict[tuple[int, bytes], tuple[str, int]] = OrderedDict()
         """(session, stream) → destination and size of what was told to wait, in the order of telling."""
         self._announced: dict[bytes, tuple[int, int, str]] = {}
@@ -82,9 +71,6 @@ class Streaming:
         )
         self._waits = registry.counter(
             "mm.fragments_refused", unit="fragments", meaning="fragments refused for want of room"
-        )
-        self._given_up = registry.counter(
-            "mm.streams_dropped", unit="streams", meaning="large bodies that were given up"
         )
         self._before = registry.test_point("mm.before_fragment", meaning="a fragment is about to be logged")
         self._after = registry.test_point("mm.after_fragment", meaning="a fragment is durable, not yet answered")
@@ -139,14 +125,14 @@ class Streaming:
                     what=f"large bodies on their way to {destination}", limit=limits.STREAMS_PER_DESTINATION_MAX
                 )
         elif len(stream) >= limits.FRAGMENTS_PER_STREAM_MAX:
-            self.drop([stream], "it has too many fragments")
+            self.space.drop([stream], "it has too many fragments")
             raise LimitReached(what="fragments of one body", limit=limits.FRAGMENTS_PER_STREAM_MAX)
         taken = 0 if stream is None else stream.bytes_live
         try:
             self._check_size(destination, fragment.offset + len(fragment.data), taken + _space(len(fragment.data)))
         except MessageTooLarge:
             if stream is not None:
-                self.drop([stream], "it is too large")
+                self.space.drop([stream], "it is too large")
             raise
 
     def _check_size(self, destination: Destination, size: int, space: int) -> None:
@@ -283,7 +269,7 @@ class Streaming:
         self.pacing.let_in_all()
         stream = self._host.state.streams.find(_identity(session, arguments))
         if stream is not None and not stream.complete:
-            self.drop([stream], "its sender has given it up")
+            self.space.drop([stream], "its sender has given it up")
         return {}
 
     # --- the message ----------------------------------------------------------------------------------
@@ -306,61 +292,7 @@ class Streaming:
         """Its message is stored."""
         self._announced.pop(stream.identity, None)
 
-    def hold(self, destination: Destination, transfer: Transfer) -> None:
-        """Messages came from another destination, with their large bodies."""
-        for _, number in transfer.streams:
-            stream = self._host.state.streams.get(number)
-            if stream is not None:
-                stream.held[destination.identity] += 1
-                destination.bytes_streamed += stream.bytes_live
-
-    def let_go(self, destination: Destination, numbers: Iterable[int]) -> None:
-        """Messages of a destination need their large bodies no more."""
-        for number in numbers:
-            stream = self._host.state.streams.get(number)
-            if stream is not None:
-                destination.bytes_streamed -= stream.bytes_live
-                if self._host.state.streams.let_go(number, destination.identity) is not None:
-                    self._free(stream)
-
-    def bytes_of(self, destination: Destination, page: Page) -> int:
-        """What the large bodies of a page's messages take of the journal."""
-        if not destination.large:
-            return 0
-        numbers = [number for sequence, number in destination.large.items() if page.first <= sequence < page.end]
-        found = [self._host.state.streams.get(number) for number in numbers]
-        return sum(stream.bytes_live for stream in found if stream is not None)
-
     # --- giving up ------------------------------------------------------------------------------------
-
-    def drop(self, streams: list[Stream], reason: str) -> None:
-        """These will have no message. Raises `JournalFull`."""
-        self._host.log.write(Kind.STREAM_DROPPED, StreamDropped([stream.number for stream in streams]).encode())
-        self._given_up.add(len(streams))
-        for stream in streams:
-            event(_log, INFO, "stream_dropped", stream=stream.identity.hex(), bytes=stream.size, reason=reason)
-        self.free_dropped()
-
-    def free_dropped(self) -> None:
-        """An entry was written that gave streams up: release their space when it is durable."""
-        streams = self._host.state.streams
-        dropped, streams.dropped = streams.dropped, []
-        for stream in dropped:
-            self._announced.pop(stream.identity, None)
-        if dropped:
-            self._host.log.after(lambda: self._free_all(dropped))
-
-    def _free_all(self, streams: list[Stream]) -> None:
-        for stream in streams:
-            home = self._host.state.destinations.get(stream.destination)
-            if home is not None:
-                home.bytes_streamed -= stream.bytes_live
-            self._free(stream)
-        self._host.room_came()
-
-    def _free(self, stream: Stream) -> None:
-        for position, size in stream.spaces(self._host.state.segment_bytes):
-            self._host.journal.release(position, size)
 
     def step(self) -> None:
         """Give up what nobody sends any more: called every second or so."""
@@ -377,7 +309,7 @@ class Streaming:
         ]
         if idle:
             try:
-                self.drop(idle, f"nothing of it came for {idle_ms} ms")
+                self.space.drop(idle, f"nothing of it came for {idle_ms} ms")
             except JournalFull:
                 pass  # another time
 
@@ -406,7 +338,7 @@ class Streaming:
     def _sacrifice(self, destination: Destination, stream: Stream) -> None:
         reason = "large bodies on their way hold all the room, so none of them could be finished"
         try:
-            self.drop([stream], reason)
+            self.space.drop([stream], reason)
         except JournalFull:
             return  # another time
         error = frames.error_facts(Blocked(destination=str(destination), detail=reason))
@@ -426,49 +358,9 @@ class Streaming:
             left = [one for one in self._host.state.streams.incomplete() if producer_of(one.identity) == producer]
             if left:
                 try:
-                    self.drop(left, "its session ended")
+                    self.space.drop(left, "its session ended")
                 except JournalFull:
                     pass  # it is then given up by age
-
-    # --- recovery and compaction ----------------------------------------------------------------------
-
-    def recovered(self) -> None:
-        """After a start: a message whose large body was damaged before it was complete is lost, and that is said."""
-        streams = self._host.state.streams
-        for destination in self._host.state.destinations.values():
-            for sequence, number in list(destination.large.items()):
-                stream = streams.get(number)
-                if stream is not None and stream.size == stream.wanted:
-                    continue
-                lost = [(sequence, sequence + 1)]
-                self._host.log.write(Kind.DISCARD, Ranges(destination.identity, 0, lost).encode())
-                destination.lost_messages += 1
-                event(_log, ERROR, "messages_lost", destination=str(destination), first=sequence, count=1)
-                self._host.log.after(lambda found=destination, ranges=lost: self._host.release(found, ranges))  # type: ignore[misc]
-
-    async def compact(self, victim: Victim) -> None:
-        """Copy the fragments that lie in a segment to the tail. Raises `JournalFull`."""
-        for stream in list(self._host.state.streams):
-            for piece in stream.in_segment(victim.position_from, victim.position_to):
-                await self._move(stream, piece)
-
-    async def _move(self, stream: Stream, piece: Piece) -> None:
-        """One fragment; one that went meanwhile, or cannot be read, is left alone."""
-        host = self._host
-        if piece.position + piece.span > host.journal.durable:
-            return
-        data = await self.reading.load(stream, piece)
-        if data is None or host.state.streams.get(stream.number) is not stream or stream.find(piece.first) != piece:
-            return
-        head = encode_moved_fragment(stream.number, piece.first)
-        location = host.journal.append(JournalKind.MOVED, head, data, reserve=True)
-        host.journal.retain(location.position, location.span)
-        stream.move(piece.first, location.position, location.span)  # at once, as in a replay: see `Upkeep._move`
-        for identity, times in stream.held.items():
-            destination = host.state.destinations.get(identity)
-            if destination is not None:
-                destination.bytes_streamed += times * (location.span - piece.span)
-        await host.upkeep.moved_away(piece.position, piece.span, location)
 
 
 def _space(size: int) -> int:

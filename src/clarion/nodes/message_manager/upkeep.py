@@ -170,7 +170,7 @@ class Upkeep:
                     await self._move(destination, page)
                 for staged in destination.stages.in_segment(victim.position_from, victim.position_to):
                     await self._move_staged(destination, staged)
-            await host.streaming.compact(victim)
+            await host.streaming.space.compact(victim)
         except JournalFull as error:
             event(_log, WARNING, "compaction_stopped", reason=str(error))
         finally:
