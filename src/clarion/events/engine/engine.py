@@ -365,6 +365,8 @@ class Engine:
         self.ledger.adopt_section(section.producer, section.name, section.kind, first=first)
         self.ledger.released(section.producer, first)
         boundary = section.next_sequence if self._starting or section.kind == PARTNER_KIND else first
+        if is_own and section.kind != PARTNER_KIND:  # what this process emitted before its engine ran is new as well
+            boundary = min(boundary, max(section.recovered_to, first))
         translate = self._rules.translation(section)
         feed = Feed(section, first, is_own=is_own, boundary=boundary, translate=translate)
         self.feeds[section.producer] = feed
