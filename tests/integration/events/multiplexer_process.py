@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from clarion import ids
 from clarion.events import RetryPolicy
 from clarion.events.event import Event
 from clarion.events.multiplexer import Multiplexer
@@ -86,8 +87,22 @@ def recipients_of(process: Process, folder: Path) -> list[Any]:
         else:
             chosen.append(keeper(folder / name, name, name in process.refusing))
     if process.multiplexer:
-        chosen.append(Multiplexing(process.multiplexer, name="next", timeout_s=5.0, batch_events_max=8))
+        listener = forwarded_to(folder / "forwarded")
+        options: dict[str, Any] = {"name": "next", "timeout_s": 5.0, "batch_events_max": 8}
+        chosen.append(Multiplexing(process.multiplexer, on_confirmation=listener, **options))
     return chosen
+
+
+def forwarded_to(path: Path) -> Callable[[str, list[tuple[int, int, int]]], None]:
+    """A line for each event of which it is heard that a recipient has confirmed it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def hear(recipient: str, ranges: list[tuple[int, int, int]]) -> None:
+        found = [(producer, number) for producer, first, end in ranges for number in range(first, end)]
+        lines = [f"{recipient} {ids.format_id(producer + number)}\n" for producer, number in found]
+        os.write(descriptor, "".join(lines).encode())
+
+    return hear
 
 
 def live(process: Process) -> None:
@@ -114,6 +129,7 @@ def live(process: Process) -> None:
     if process.role == "sender":
         for number in numbers(process, folder / "halt"):
             emit("source", number)
+        (folder / "halted").touch()
     if process.end == "stays":
         signal.pause()
     if not system.wait_until_delivered(DRAIN_S):

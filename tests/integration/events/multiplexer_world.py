@@ -48,7 +48,7 @@ class World:
         self.folder = folder
         self.mode = mode
         self.collector = MultiplexerPlace(nursery, folder / "m", recipients=KEEPERS, initialising=2, **MODES[mode])
-        self.sender = Place(nursery, folder / "s", initialising=3, events=-1, pause_s=PAUSE_S)
+        self.sender = Place(nursery, folder / "s", initialising=3, events=-1, pause_s=PAUSE_S, end="stays")
         self._lives = {self.collector: 0, self.sender: 0}
         self._starts: dict[str, list[int]] = {name: [] for name in KEEPING}
         """By recipient: how many lines there were at the start of each life of the multiplexer."""
@@ -59,7 +59,7 @@ class World:
 
     def copy(self, folder: Path) -> World:
         """Of a world in which nobody lives. Where the multiplexer listens is chosen anew."""
-        shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns("control"))
+        shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns("control", "halted"))
         world = World(self.collector.nursery, folder, self.mode)
         (world.collector.folder / "address").write_text(_free_address())
         world._lives = dict(zip(world._lives, self._lives.values(), strict=True))
@@ -91,8 +91,7 @@ class World:
 
     def send(self, **options: Any) -> None:
         """The next life of the sender."""
-        chosen = {"end": "stays", **options} if options.get("events", -1) >= 0 else options
-        self.sender.start(label=self._label(self.sender), multiplexer=self.collector.address, **chosen)
+        self.sender.start(label=self._label(self.sender), multiplexer=self.collector.address, **options)
 
     def died(self, place: Place) -> bool:
         """It was killed at its step, by itself."""
@@ -117,8 +116,12 @@ class World:
     def end(self) -> None:
         """Nothing more is emitted, and everything arrives."""
         (self.sender.folder / "halt").touch()
-        self.sender.wait()
+        until((self.sender.folder / "halted").exists, "nothing more is emitted")
+        until(lambda: self.sender.waiting() == 0, "the sender is confirmed")
         self.collector.drained()
+        if MODES[self.mode]["forward"]:
+            until(lambda: not self._unheard(), "all confirmations are heard")
+        self.sender.kill()
         self.collector.kill()
 
     def _label(self, place: Place) -> str:
@@ -132,6 +135,13 @@ class World:
                 count = len(self.collector.got(name))
                 for identity in confirmed:
                     self._confirmed[name].setdefault(identity, count)
+
+    def _unheard(self) -> set[tuple[str, str]]:
+        """Confirmations of the sender's events that it did not hear of."""
+        path = self.sender.folder / "forwarded"
+        heard = {tuple(line.split()) for line in path.read_text().splitlines()} if path.exists() else set()
+        got = {(name, line.id) for name in KEEPING for line in self.collector.got(name) if line.source.startswith("s-")}
+        return got - heard
 
     # --- what must hold -------------------------------------------------------------------------------
 

@@ -135,6 +135,32 @@ def test_a11_forwarded_confirmations_come_through_a_chain(nursery: Nursery, tmp_
         place.kill()
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a11_what_is_confirmed_while_the_sender_is_not_connected_is_told_later(
+    nursery: Nursery, tmp_path: Path, early: bool
+) -> None:
+    """A multiplexer that was killed delivers what it has before its sender finds it again, who has nothing to send."""
+    collector = MultiplexerPlace(nursery, tmp_path / "m", confirm_early=early, forward=True, recipients=("one", "log"))
+    collector.start(refusing=("one",))
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address)
+    sender.start(end="stays")
+    until(lambda: len(collector.logged()) == 40, "the log has all")
+    collector.kill()
+    collector.start()
+    collector.drained()
+
+    def forwarded() -> dict[str, int]:
+        (row,) = sender.status()["recipients"]
+        found: dict[str, int] = row["confirmations_by_recipient"]
+        return found
+
+    until(lambda: forwarded() == {"one": 40, "log": 40}, f"confirmations are forwarded: {forwarded()}", 20.0)
+    heard = (sender.folder / "forwarded").read_text().splitlines()
+    assert len(heard) == len(set(heard)) == 80, "each is heard once"
+    sender.kill()
+    collector.kill()
+
+
 def test_a11_a_multiplexer_that_is_away_delays_only_its_own_pipeline(nursery: Nursery, tmp_path: Path) -> None:
     collector = MultiplexerPlace(nursery, tmp_path / "m", recipients=("one",))
     collector.start()

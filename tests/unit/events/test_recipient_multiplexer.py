@@ -216,8 +216,8 @@ def test_a11_forwarded_confirmations_are_counted_and_told() -> None:
         recipient.on_confirmation = hear
         await recipient.deliver([event(A, 1), event(A, 2)])
         await recipient.deliver([event(A, 1), event(A, 2)])
-        assert heard == [("log", [(A, 1, 3)])] * 2
-        assert recipient.confirmations_by_recipient == {"log": 4}
+        assert heard == [("log", [(A, 1, 3)])], "the same again is no news"
+        assert recipient.confirmations_by_recipient == {"log": 2}
 
     asyncio.run(_with(answer, work))
 

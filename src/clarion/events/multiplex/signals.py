@@ -1,9 +1,10 @@
 """What a multiplexer and those that send to it say beyond storing: small numbers in fields of the link's frames.
 
-HELLO            memory: the way by which events come, the same after a restart of the sender
-HELLO (answer)   epoch: `CONFIRMS_EARLY` and `FORWARDS`, as the multiplexer is set
+HELLO            memory: the way by which events come, the same after a restart of the sender; epoch: `HEARS`
+HELLO (answer)   epoch: `CONFIRMS_EARLY` and `FORWARDS`, as the multiplexer is set, and `TELLS_AGAIN`
 CONFIRMED        token: who has the events that it names, or that nobody here knows them
-NOTE             the sender asks how it is with the events that it names (in the form of CONFIRMED)
+NOTE             in the form of CONFIRMED. The sender asks how it is with the events that it names; or, by the token,
+                 has heard that a recipient confirmed them, or wants to hear of their producers
 RELEASED         the sender will send nothing of a producer below a floor again
 """
 
@@ -15,6 +16,10 @@ from clarion.events.link.server import POST_BYTES_MAX
 
 CONFIRMS_EARLY = 1
 FORWARDS = 2
+TELLS_AGAIN = 4
+"""Of a multiplexer that forwards: until the sender says that it has heard it."""
+HEARS = 1
+"""Of a sender: it says so."""
 
 OF_RECIPIENT = 0
 """The recipient that is named has confirmed them."""
@@ -22,6 +27,11 @@ OF_ALL = 1
 """Everybody here has: they are confirmed for the sender."""
 UNKNOWN = 2
 """They are not here, and were not: the sender must send them again."""
+
+HEARD = 3
+"""NOTE: the recipient's confirmations of them were heard."""
+TELL = 4
+"""NOTE: what becomes of the events of these producers is to be told over this connection."""
 
 ASKED = "asked"
 """Instead of a recipient, where it is for nobody."""
