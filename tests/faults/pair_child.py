@@ -33,9 +33,12 @@ import msgspec
 from clarion.errors import Blocked, EngineAbsent
 from clarion.events import EventSystem, PairSettings, RetryPolicy
 from clarion.events.event import Event
+from clarion.events.paired import PairedSystem
 from clarion.events.recipients import ClarionServer
 from clarion.events.recipients.function import Function
 
+IMPORTED = PairedSystem
+"""Once, and not in every process that is forked: an event system imports it when it has a partner."""
 SOURCES = 3
 PR_SET_PDEATHSIG = 1
 RETRY = RetryPolicy(first_ms=20, max_ms=200)

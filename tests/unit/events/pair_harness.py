@@ -114,8 +114,9 @@ class Engine:
     def partner_confirmed(self, confirmations: Confirmations) -> None:
         self.partner_confirmations.append(confirmations)
 
-    def partner_note(self, note: bytes) -> None:
+    def partner_note(self, note: bytes) -> bytes:
         self.notes.append(note)
+        return note
 
     def own_confirmations(self) -> Confirmations:
         with self._lock:

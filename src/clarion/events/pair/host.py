@@ -150,7 +150,7 @@ class Pair:
 
     @property
     def partner_note(self) -> bytes | None:
-        """The last one of the partner, also of before a restart."""
+        """What the engine wanted kept of the last one of the partner, also of before a restart."""
         return self._note_file.note
 
     def take_over(self) -> None:
@@ -442,8 +442,7 @@ class Pair:
         if len(note) > limits.EVENT_LINK_NOTE_BYTES_MAX:
             raise BadFrame(detail=f"NOTE of {len(note)} bytes")
         self._points.before_note_kept()
-        self._engine.partner_note(note)
-        self._note_file.save(note)
+        self._note_file.save(self._engine.partner_note(note))
         self._points.after_note_kept()
 
     def _state_part(self, peer: Peer, flags: int, payload: memoryview) -> None:
