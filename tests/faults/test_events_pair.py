@@ -7,6 +7,7 @@ of them is on its way: then even a recipient that keeps no ids must get each of 
 from __future__ import annotations
 
 import itertools
+import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import pytest
 
 from clarion.events.memory.directory import Directory
 from tests.faults.pair_harness import NEEDS, Networks, System, WitnessServer, World, until, world
-from tests.faults.pair_ledger import confirmed_for_partner
+from tests.faults.pair_ledger import confirmed_for_partner, held_for_partner
 
 pytestmark = NEEDS
 
@@ -429,6 +430,37 @@ def test_a10_a_partner_whose_memory_is_full(tmp_path: Path, networks: Networks) 
         pair.open_gate()
         pair.until_got({line.id for line in pair.emitted()})
         pair.until_well()
+        pair.check(strict=True)
+
+
+def test_a10_a_partner_that_returns_with_a_new_memory_is_recognised_and_nothing_is_lost(
+    tmp_path: Path, networks: Networks
+) -> None:
+    """It gets everything again that is owed here; what it had recorded before is here, and is delivered for it."""
+    with world(tmp_path, networks) as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(20)
+        b.emit(10)
+        assert a.status()["held_of_former"] == 0 and a.status()["partner_memory"]
+        b.kill()
+        shutil.rmtree(b.child.path)
+        b.start()
+        until(lambda: a.status()["held_of_former"] >= 10, "a knows that it alone has them")
+        until(lambda: a.status()["bond"] == "paired", "a is paired")
+        until(lambda: pair.emitted_by(a) <= held_for_partner(b.child), "b has everything of a again")
+        b.kill()
+
+        def acts() -> bool:
+            a.ask("takeover")  # refused while b may be alive
+            return a.acts
+
+        until(acts, "a acts for b")
+        pair.open_gate()
+        for recipient in ("raw", "kept"):
+            pair.until_got({line.id for line in pair.emitted()}, recipient)
+        until(lambda: "clarion.pair.partner_replaced" in {line.kind for line in pair.got()}, "it is reported")
+        until(lambda: {line.id for line in pair.got()} == {line.id for line in pair.got("kept")}, "both have the same")
         pair.check(strict=True)
 
 

@@ -84,6 +84,7 @@ class PairedSystem(EventSystem):
             without_witness=Policy(settings.without_witness),
             timing=Timing.of(settings.lease_ms),
             stored_ms=settings.stored_ms,
+            memory_id=self._partner.producer,
         )
         for section in self._recorder.sections.all():
             section.mirror = self.pair.keeper.mirror(section)
@@ -186,6 +187,8 @@ class PairedSystem(EventSystem):
     def pair_status(self) -> dict[str, Any] | None:
         found = self.pair.status()
         detail = f"right {found['right']}, duty {found['duty']}, holds {found['held_for_partner']:,} events for it"
+        if found["held_of_former"]:
+            detail += f", {found['held_of_former']:,} of them of a memory that it does not have any more"
         return {"state": found["bond"], "detail": detail, **found}
 
     def take_over(self) -> None:

@@ -109,6 +109,8 @@ class Pair:
         self._note_version = 0
         self._partner_run = 0
         """Which run of the partner greeted last."""
+        self._partner_memory = 0
+        """Which persistent memory it has; 0: it has not said so."""
         self._confirmed_sent = False
         """The partner knows all confirmations of before the present link."""
         self._state: list[tuple[str, list[tuple[int, int, int]]]] = []
@@ -188,6 +190,8 @@ class Pair:
             "epoch": machine.memory.epoch,
             "owes": machine.memory.owes,
             "held_for_partner": self._section.next_sequence - self._section.first_sequence,
+            "held_of_former": self._held_of_former(),
+            "partner_memory": f"{self._partner_memory:032x}" if self._partner_memory else "",
         }
 
     def close(self, *, hand_over: bool = False) -> None:
@@ -369,6 +373,7 @@ class Pair:
                 link.close()
                 raise BadArgument(argument="partner", detail=f"{link.welcome.name} answers instead of {self.partner}")
             self._link = link
+            self._know_memory(link.welcome.memory)
             self._engine.held_there([(held.producer, held.end) for held in link.welcome.sections])
             with self._lock:
                 self._floors.clear()
@@ -415,6 +420,23 @@ class Pair:
     def greeted(self, hello: Hello) -> None:
         """The partner has connected."""
         self._partner_run = hello.epoch
+        self._know_memory(hello.memory)
+
+    def _know_memory(self, memory: int) -> None:
+        """The partner says which persistent memory it has. A new one is empty: all that it needs of us is sent again,
+        but of what it had recorded in the former one only our copy is left."""
+        with self._lock:
+            if not memory or memory == self._partner_memory:
+                return
+            former, self._partner_memory = self._partner_memory, memory
+        held = self._held_of_former()
+        if former or held:
+            data = {"partner": self.partner, "held_of_former": held}
+            self._worker.do(lambda: self._engine.report("clarion.pair.partner_replaced", "error", data))
+
+    def _held_of_former(self) -> int:
+        """Events here of a memory that the partner does not have any more: it will not say that they are settled."""
+        return self.sink.count_of_others(self._partner_memory) if self._partner_memory else 0
 
     def received(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
         """Anything but events and heartbeats; whether it is to be answered."""
