@@ -462,6 +462,9 @@ def test_a10_a_partner_that_returns_with_a_new_memory_is_recognised_and_nothing_
         until(lambda: "clarion.pair.partner_replaced" in {line.kind for line in pair.got()}, "it is reported")
         until(lambda: {line.id for line in pair.got()} == {line.id for line in pair.got("kept")}, "both have the same")
         pair.check(strict=True)
+        b.start()
+        pair.until_well()  # nothing of the former memory is held any more
+        pair.check(strict=True)
 
 
 def test_a10_a_recipient_that_only_one_has_waits_for_it(tmp_path: Path, networks: Networks) -> None:

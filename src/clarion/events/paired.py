@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -163,15 +163,23 @@ class PairedSystem(EventSystem):
 
     def _bits(self, event: Recorded) -> int:
         """For whom an event of the partner is, in our numbers: by the names of its recipients."""
-        theirs = self._partner_routes
-        names = theirs.names(event.bits, event.epoch)
-        if event.flags & FLAG_UNDECIDED:
-            identity = event.producer + event.sequence
-            bits = theirs.routes.decide(headers_of(event), event.time_ns // 1_000_000, identity)
-            names = theirs.routes.names(bits)
+        names = self._names(event)
         engine = self._engine
         ours = {route.name: route.slot for route in engine.decisions.routes.routes} if engine is not None else {}
         return sum(1 << ours[name] for name in names if name in ours)
+
+    def _names(self, event: Recorded) -> list[str]:
+        theirs = self._partner_routes
+        if not event.flags & FLAG_UNDECIDED:
+            return theirs.names(event.bits, event.epoch)
+        identity = event.producer + event.sequence
+        bits = theirs.routes.decide(headers_of(event), event.time_ns // 1_000_000, identity)
+        return theirs.routes.names(bits)
+
+    def _is_delivered(self, event: Recorded, names: Collection[str]) -> bool:
+        """To everybody it is for, if these have it. Not if it is for somebody of whom nothing is known here."""
+        known = self._partner_routes.routes.bits_all
+        return set(self._names(event)) <= set(names) and (not event.bits & ~known or bool(event.flags & FLAG_UNDECIDED))
 
     # --- facts --------------------------------------------------------------------------------------
 
@@ -240,6 +248,8 @@ class _Seam:
     def __init__(self, system: PairedSystem) -> None:
         self._system = system
         self._held: Sequence[tuple[int, int]] = ()
+        self._former: dict[int, int] = {}
+        """By producer: what was delivered of a memory that the partner does not have any more."""
 
     def may_deliver(self, allowed: bool) -> None:
         self._system._ring()
@@ -279,23 +289,36 @@ class _Seam:
             route: engine.ledger.settled(partner.producer, route.slot) for route in engine.decisions.routes.routes
         }
         found: dict[str, list[tuple[int, int, int]]] = {}
+        former: dict[int, int] = {}
+        owed: set[int] = set()
         at = partner.first_sequence
         while at < partner.next_sequence:
             events = partner.read(at, READ_EVENTS, READ_BYTES)
             for event in events:
                 bits = system._bits(event)
-                for route, (floor, spans) in settled.items():
-                    done = event.at < floor or any(first <= event.at < end for first, end in spans)
-                    if bits >> route.slot & 1 and done:
-                        _add(found.setdefault(route.name, []), event)
+                having = [
+                    route.name
+                    for route, (floor, spans) in settled.items()
+                    if bits >> route.slot & 1
+                    and (event.at < floor or any(first <= event.at < end for first, end in spans))
+                ]
+                for name in having:
+                    _add(found.setdefault(name, []), event)
+                if system.pair.is_former(event.producer):
+                    if event.producer not in owed and system._is_delivered(event, having):
+                        former[event.producer] = event.sequence + 1
+                    else:
+                        owed.add(event.producer)
             if not events:
                 break
             at = events[-1].at + 1
             await asyncio.sleep(0)
+        self._former = former
         return list(found.items())
 
     def forget(self, section: ForeignSection) -> None:
-        """Nothing: the partner says by floors what may leave."""
+        """The partner says by floors what may leave; but not of a memory that it does not have any more."""
+        self._system.pair.release_former(self._former)
 
     def apply_confirmations(self, confirmations: Confirmations) -> None:
         self._system.ask_engine(self._apply(confirmations))

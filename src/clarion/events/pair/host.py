@@ -26,7 +26,7 @@ import threading
 import time
 from pathlib import Path
 
-from clarion import limits
+from clarion import ids, limits
 from clarion.errors import BadArgument, BadFrame, ClarionError, UnknownFrame
 from clarion.events.link import frames
 from clarion.events.link.client import Address, Link
@@ -111,6 +111,7 @@ class Pair:
         """Which run of the partner greeted last."""
         self._partner_memory = 0
         """Which persistent memory it has; 0: it has not said so."""
+        self._former_floors: dict[int, int] = {}
         self._confirmed_sent = False
         """The partner knows all confirmations of before the present link."""
         self._state: list[tuple[str, list[tuple[int, int, int]]]] = []
@@ -232,7 +233,10 @@ class Pair:
                 self._obey(instruction)
 
     def heard(self, heartbeat: Heartbeat) -> Heartbeat:
-        """A heartbeat came; returns the answer."""
+        """A heartbeat came, in the link's thread; returns the answer."""
+        floors, self._former_floors = self._former_floors, {}
+        for producer, floor in floors.items():
+            self.sink.released(producer, floor)
         with self._lock:
             self._tell(m.Heard(heartbeat))
             return self._machine.heartbeat(clock_ms())
@@ -433,6 +437,14 @@ class Pair:
         if former or held:
             data = {"partner": self.partner, "held_of_former": held}
             self._worker.do(lambda: self._engine.report("clarion.pair.partner_replaced", "error", data))
+
+    def is_former(self, producer: int) -> bool:
+        """Of a memory that the partner does not have any more."""
+        return self._partner_memory != 0 and ids.node_of(producer) != ids.node_of(self._partner_memory)
+
+    def release_former(self, floors: dict[int, int]) -> None:
+        """What lies below these was delivered, and its origin cannot say so: the link's thread lets it go."""
+        self._former_floors = {producer: floor for producer, floor in floors.items() if self.is_former(producer)}
 
     def _held_of_former(self) -> int:
         """Events here of a memory that the partner does not have any more: it will not say that they are settled."""
