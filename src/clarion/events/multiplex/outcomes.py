@@ -128,20 +128,19 @@ class Outcomes:
     def _look(self) -> None:
         if self._late or not self._recalled:
             self._loop.call_later(LOOK_S, self._look)
-        if not self._recalled:
-            self._recall()
+        feed = self._engine.feeds.get(self._key)
+        if not self._recalled and feed is not None and feed.queue.next >= feed.boundary:
+            self._recall(feed.boundary)
+            self._recalled = True
         if self._late and not self._scheduled:
             self._complete()
 
-    def _recall(self) -> None:
-        """Of what is still here: which recipients have it. Who has heard it already, knows that."""
-        feed = self._engine.feeds.get(self._key)
-        if feed is None or feed.queue.next < feed.boundary:
-            return  # not indicated yet
-        self._recalled = True
+    def _recall(self, below: int) -> None:
+        """Of what was here at the start, before it leaves: which recipients have it. Who has heard it, knows that."""
+        first_here = self._engine.feeds[self._key].queue.first
         for slot, pipeline in self._engine.pipelines.items():
             floor, spans = self._engine.ledger.settled(self._key, slot)
-            known = [(max(first, feed.queue.first), min(end, feed.queue.next)) for first, end in ((0, floor), *spans)]
+            known = [(max(first, first_here), min(end, below)) for first, end in ((0, floor), *spans)]
             self._forward_one(pipeline.name, [one for one in known if one[0] < one[1]])
 
     def _complete(self) -> None:
@@ -185,6 +184,8 @@ class Outcomes:
 
     def releasable(self, floor: int) -> int:
         """Everybody here has settled what is below `floor`: how far the ledger knows it."""
+        if not self._recalled:
+            self._recall(floor)
         if floor > self._marked:
             if self._late:
                 self._complete()  # all of them are
