@@ -11,7 +11,7 @@ import pytest
 
 from clarion.events.link import frames
 from clarion.events.link.frames import Hello, Role, Type
-from tests.faults.events_harness import Nursery, until
+from tests.faults.events_harness import KILLED, Nursery, until
 from tests.integration.events.multiplexer_harness import (
     PROCESSES,
     MultiplexerPlace,
@@ -157,6 +157,27 @@ def test_a11_what_is_confirmed_while_the_sender_is_not_connected_is_told_later(
     until(lambda: forwarded() == {"one": 40, "log": 40}, f"confirmations are forwarded: {forwarded()}", 20.0)
     heard = (sender.folder / "forwarded").read_text().splitlines()
     assert len(heard) == len(set(heard)) == 80, "each is heard once"
+    sender.kill()
+    collector.kill()
+
+
+def test_a11_a_confirmation_that_was_recorded_and_not_told_is_told_after_the_crash(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Nobody is owed these events any more: they leave at the next start, after their sender was told."""
+    collector = MultiplexerPlace(nursery, tmp_path / "m", forward=True, recipients=("one",))
+    collector.start(arm="events.216b=kill@2")
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address)
+    sender.start(end="stays")
+    collector.wait(KILLED)
+    collector.start()
+
+    def heard() -> list[str]:
+        return (sender.folder / "forwarded").read_text().split()[1::2]
+
+    until(lambda: len(lines_of(sender.folder / "emitted")) == 40 and sender.waiting() == 0, "the sender is confirmed")
+    collector.drained()
+    until(lambda: set(heard()) == {line.id for line in lines_of(sender.folder / "emitted")}, "all is heard", 20.0)
     sender.kill()
     collector.kill()
 
