@@ -29,7 +29,7 @@ from clarion.errors import BadArgument, BadSetting, ClarionError, EngineAbsent, 
 from clarion.events.engine.engine import PARTNER_KIND, Engine
 from clarion.events.engine.feed import Translate
 from clarion.events.event import headers_of
-from clarion.events.link.frames import Confirmations
+from clarion.events.link.confirmations import Confirmations
 from clarion.events.link.sink import ForeignSection
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section
 from clarion.events.memory.ballast import NO_MEMORY

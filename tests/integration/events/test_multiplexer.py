@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clarion.events.link import frames
+from clarion.events.link.confirmations import pack_confirmations
 from clarion.events.link.frames import Hello, Role, Type
 from tests.faults.events_harness import KILLED, Nursery, until
 from tests.integration.events.multiplexer_harness import (
@@ -271,7 +272,7 @@ def test_a11_hostile_connections_cost_nobody_else_anything(nursery: Nursery, tmp
     buffer = memoryview(bytearray(4_096))
     end = frames.add_record(buffer, frames.begin_put(buffer, bytes(16)), bytes(15) + b"\1", 1, memoryview(bytes(40)))
     bad_producer = bytes(buffer[: frames.end_put(buffer, end, 1, 2)])
-    asks_for_all = frames.frame(Type.NOTE, frames.pack_confirmations([("x", [(7 << 64, 1, 1 << 63)])]))
+    asks_for_all = frames.frame(Type.NOTE, pack_confirmations([("x", [(7 << 64, 1, 1 << 63)])]))
     sent = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         bytes(100_000),

@@ -18,6 +18,7 @@ from itertools import groupby
 from clarion import ids
 from clarion.errors import BadArgument, BadBatch, BadFrame, Blocked, UnknownFrame
 from clarion.events.link import frames
+from clarion.events.link.confirmations import unpack_confirmations
 from clarion.events.link.frames import Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer, Server
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section
@@ -130,7 +131,7 @@ class Intake:
             producer, floor = frames.unpack_released(payload)
             self.origins.will_not_come(producer, peer.hello.memory if peer.hello is not None else 0, floor)
         elif kind == Type.NOTE:
-            _, token, confirmations = frames.unpack_confirmations(payload)
+            _, token, confirmations = unpack_confirmations(payload)
             for recipient, ranges in confirmations:
                 if token == signals.HEARD:
                     self.unheard.heard(recipient, ranges)
@@ -223,7 +224,11 @@ class Intake:
         if self._senders.get(producer) == peer.name:
             return
         self._senders[producer] = peer.name
-        missed = self.unheard.of(producer)
+        try:
+            missed = self.unheard.of(producer)
+        except NO_MEMORY:
+            del self._senders[producer]  # the group comes again, and it is told then
+            raise
         if peer.hello is None or not peer.hello.epoch & signals.HEARS:
             self._deaf.add(producer)
             self.unheard.forget(producer)

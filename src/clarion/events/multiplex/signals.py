@@ -11,7 +11,7 @@ RELEASED         the sender will send nothing of a producer below a floor again
 from __future__ import annotations
 
 from clarion.events.link import frames
-from clarion.events.link.frames import Ranges
+from clarion.events.link.confirmations import Ranges, pack_confirmations, parts_of
 from clarion.events.link.server import POST_BYTES_MAX
 
 CONFIRMS_EARLY = 1
@@ -40,7 +40,7 @@ ASKED = "asked"
 def payloads(recipient: str, ranges: Ranges, token: int) -> list[bytes]:
     """As many CONFIRMED or NOTE as are needed."""
     room = POST_BYTES_MAX + frames.HEADER_BYTES
-    return [frames.pack_confirmations(part, 0, token) for part in frames.parts_of([(recipient, ranges)], room) if part]
+    return [pack_confirmations(part, 0, token) for part in parts_of([(recipient, ranges)], room) if part]
 
 
 def joined(events: list[tuple[int, int]]) -> list[tuple[int, int, int]]:

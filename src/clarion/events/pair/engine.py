@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from clarion.events.link.frames import Confirmations
+from clarion.events.link.confirmations import Confirmations
 from clarion.events.link.sink import ForeignSection
 
 

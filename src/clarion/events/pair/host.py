@@ -30,7 +30,8 @@ from clarion import ids, limits
 from clarion.errors import BadArgument, BadFrame, ClarionError, UnknownFrame
 from clarion.events.link import frames
 from clarion.events.link.client import Address, Link
-from clarion.events.link.frames import FIRST, LAST, Confirmations, Heartbeat, Hello, Role, Type
+from clarion.events.link.confirmations import Confirmations, Ranges, pack_confirmations, parts_of, unpack_confirmations
+from clarion.events.link.frames import FIRST, LAST, Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer, Server
 from clarion.events.link.sink import ForeignSection, Sink
 from clarion.events.memory.ballast import of_process
@@ -104,7 +105,7 @@ class Pair:
         self._asking: set[str] = set()
         self._beating = False
         self._floors: dict[int, int] = {}
-        self._confirmed: list[tuple[str, frames.Ranges]] = []
+        self._confirmed: list[tuple[str, Ranges]] = []
         self._note: bytes | None = None
         self._note_version = 0
         self._partner_run = 0
@@ -132,7 +133,7 @@ class Pair:
         """Whether the partner's events may be delivered now; to be asked before every batch."""
         return self._machine.may_act(clock_ms())
 
-    def confirmed(self, recipient: str, ranges: frames.Ranges) -> None:
+    def confirmed(self, recipient: str, ranges: Ranges) -> None:
         """Own events were confirmed: the partner is told soon, so that it sends fewer a second time."""
         with self._lock:
             self._confirmed.append((recipient, ranges))
@@ -314,16 +315,16 @@ class Pair:
     def _give_back(self, epoch: int, token: int) -> None:
         confirmations = self._engine.confirmations(self._section)
         self._points.before_give_back()
-        parts = list(frames.parts_of(confirmations, self._frame_bytes_max))
+        parts = list(parts_of(confirmations, self._frame_bytes_max))
         self._messenger.do(lambda: self._send_state(parts, epoch, token))
 
-    def _send_state(self, parts: list[list[tuple[str, frames.Ranges]]], epoch: int, token: int) -> None:
+    def _send_state(self, parts: list[list[tuple[str, Ranges]]], epoch: int, token: int) -> None:
         """All parts over one connection, or the rest not at all."""
         try:
             link = self._connected()
             for number, part in enumerate(parts):
                 flags = FIRST * (number == 0) | LAST * (number == len(parts) - 1)
-                payload = frames.pack_confirmations(part, epoch, token)
+                payload = pack_confirmations(part, epoch, token)
                 link.send(Type.GIVE_BACK, payload, flags=flags, deadline_s=self._deadline_s())
         except (ClarionError, OSError):
             pass  # the partner asks again
@@ -352,8 +353,8 @@ class Pair:
 
     def _confirm(self, confirmations: Confirmations) -> None:
         if any(ranges for _, ranges in confirmations):
-            for part in frames.parts_of(confirmations, self._frame_bytes_max):
-                self._post(Type.CONFIRMED, frames.pack_confirmations(part))
+            for part in parts_of(confirmations, self._frame_bytes_max):
+                self._post(Type.CONFIRMED, pack_confirmations(part))
 
     # --- messages to the partner ----------------------------------------------------------------------
 
@@ -462,7 +463,7 @@ class Pair:
         elif kind == Type.GIVE_BACK_DONE:
             self._tell(m.GiveBackDone(frames.unpack_epoch(payload)))
         elif kind == Type.CONFIRMED:
-            _, _, confirmations = frames.unpack_confirmations(payload)
+            _, _, confirmations = unpack_confirmations(payload)
             self._worker.do(lambda: self._engine.partner_confirmed(confirmations))
         elif kind == Type.NOTE:
             self._take_note(peer, bytes(payload))
@@ -481,7 +482,7 @@ class Pair:
 
     def _state_part(self, peer: Peer, flags: int, payload: memoryview) -> None:
         """Parts count only from the first on, and over one connection: a state with a hole would be forgotten."""
-        epoch, token, part = frames.unpack_confirmations(payload)
+        epoch, token, part = unpack_confirmations(payload)
         source = peer.socket, token
         if flags & FIRST:
             self._state, self._state_source = [], source

@@ -263,7 +263,8 @@ class Multiplexing(Named):
 
     def _unasked(self, frame: Frame) -> None:
         """Raises `ProtocolError` for what makes no sense."""
-        from clarion.events.link.frames import Type, unpack_confirmations
+        from clarion.events.link.confirmations import unpack_confirmations
+        from clarion.events.link.frames import Type
         from clarion.events.multiplex.signals import OF_ALL, OF_RECIPIENT, UNKNOWN
 
         if frame.type != Type.CONFIRMED:
