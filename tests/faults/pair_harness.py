@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -289,7 +289,8 @@ class World:
         self.faults: list[int] = []
         self.pauses = 0
         self._confirmed: dict[str, dict[str, int]] = {}
-        """By system: what it knew as confirmed by `raw` when it died, and how many lines it had brought there then."""
+        """By system: what it knew as confirmed by `raw` when it died, or its partner when it came back, and how many
+        lines it had brought there then."""
         self._lives: dict[str, Lives] = {}
         unique = folder.name[-24:] + format(time.time_ns(), "x")[-8:]
         (folder / "witness").mkdir()
@@ -332,7 +333,10 @@ class World:
         self.faults.append(time.time_ns())
 
     def begin(self, system: System, *, arm: str = "", initialising: int = 0) -> None:
-        """The next life of a system: what it holds of its own is noted, for it goes first."""
+        """The next life of a system. What it holds of its own is noted, for it goes first; and what its partner has
+        delivered for it, for that is given back before it delivers anything."""
+        (other,) = (one for one in self.systems.values() if one is not system)
+        self._note_confirmed(system, confirmed_for_partner(other.child, "raw"))
         lives = self._lives.setdefault(system.child.name, Lives([], []))
         lives.starts.append(len(self._brought_by(system.child.name)))
         lives.held.append(own_events(system.child))
@@ -342,12 +346,14 @@ class World:
     def died(self, system: System) -> None:
         """It was just killed: what it knows as confirmed it must not deliver again."""
         self.fault()
-        name = system.child.name
-        count = len(self._brought_by(name))
-        known = self._confirmed.setdefault(name, {})
-        for identity in confirmed_ids(system.child.path).get("raw", set()) | set(
-            confirmed_for_partner(system.child, "raw")
-        ):
+        self._note_confirmed(system, confirmed_ids(system.child.path).get("raw", set()))
+        self._note_confirmed(system, confirmed_for_partner(system.child, "raw"))
+
+    def _note_confirmed(self, system: System, confirmed: Iterable[str]) -> None:
+        """From now on it must not bring these."""
+        count = len(self._brought_by(system.child.name))
+        known = self._confirmed.setdefault(system.child.name, {})
+        for identity in confirmed:
             known.setdefault(identity, count)
 
     def _brought_by(self, name: str) -> list[Line]:
