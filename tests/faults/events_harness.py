@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from tests.faults.events_child import Life
 
 WAIT_S = 45.0
 KILLED = -signal.SIGKILL
+_Answer = TypeVar("_Answer")
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
@@ -157,7 +158,7 @@ class World:
         for name in self.keeping:
             got = self.got(name)
             assert not set(emitted) - {one.id for one in got}, f"{name} did not get everything: {self.notes()}"
-            self._check_not_again(name, got)
+            check_not_again(name, got, self.confirmed_before[name])
             self._check_order(name, got)
             everything |= {one.id for one in got}
         for name in self.keeping:
@@ -170,11 +171,6 @@ class World:
             counted = msgspec.json.decode((self.out / "statistics").read_bytes())["count"]
             assert counted == len(everything), "statistics count doubles, or not everything"
 
-    def _check_not_again(self, name: str, got: list[Got]) -> None:
-        confirmed = self.confirmed_before[name]
-        for number, one in enumerate(got):
-            assert number < confirmed.get(one.id, len(got)), f"{name} got {one} after it had confirmed it"
-
     def _check_order(self, name: str, got: list[Got]) -> None:
         """Order per source (and section), and in each life: initialisation, replayed, new."""
         seen: dict[tuple[str, str], int] = {}
@@ -186,16 +182,41 @@ class World:
                 sequence = ids.sequence_of(ids.parse_id(one.id))
                 assert sequence > seen.get(place, 0), f"{name} got {one} out of order"
                 seen[place] = sequence
-        bounds = [*self.starts[name], len(got)]
-        for first, end in itertools.pairwise(bounds):
-            ranks = [_rank(one, got[first:end]) for one in got[first:end]]
-            assert ranks == sorted(ranks), f"{name}: {[(one.kind, one.life, one.number) for one in got[first:end]]}"
+        check_lives(name, got, self.starts[name], _ranks)
 
 
-def _rank(one: Got, life: list[Got]) -> int:
-    if one.kind == "init":
-        return 0
-    return 2 if one.life == max(each.life for each in life) else 1
+def _ranks(life: Sequence[Got], number: int) -> list[int]:
+    newest = max((one.life for one in life), default="")
+    return [0 if one.kind == "init" else 2 if one.life == newest else 1 for one in life]
+
+
+# --- what must hold of what a recipient got, whoever brought it ---------------------------------------
+
+
+class HasId(Protocol):
+    """A line of what a recipient got."""
+
+    @property
+    def id(self) -> str: ...
+
+
+_Line = TypeVar("_Line", bound=HasId)
+
+
+def check_not_again(name: str, got: Sequence[HasId], confirmed: Mapping[str, int]) -> None:
+    """`confirmed`: ids whose confirmation was recorded, each with how many lines there were then."""
+    for number, one in enumerate(got):
+        assert number < confirmed.get(one.id, len(got)), f"{name} got {one} after it had confirmed it"
+
+
+def check_lives(
+    name: str, got: Sequence[_Line], starts: Sequence[int], ranks: Callable[[Sequence[_Line], int], list[int]]
+) -> None:
+    """In each life what comes first has a lower rank. `starts`: how many lines there were at the start of each; `ranks`
+    says those of all lines of a life, which has a number."""
+    for number, (first, end) in enumerate(itertools.pairwise([*starts, len(got)])):
+        found = ranks(got[first:end], number)
+        assert found == sorted(found), f"{name}, life {number}: {list(zip(found, got[first:end], strict=True))}"
 
 
 def _lines(path: Path) -> list[Got]:
@@ -219,29 +240,36 @@ def log_ids(path: Path) -> list[str]:
 
 def confirmed_ids(path: Path) -> dict[str, set[str]]:
     """By recipient: what the ledger of a directory that nobody uses has as confirmed, of sections that are there."""
-    if not (path / "ledger" / "format").exists():
-        return {}
+    return ask_ledger(path, _confirmed_ids) if (path / "ledger" / "format").exists() else {}
+
+
+def ask_ledger(path: Path, ask: Callable[[Ledger], _Answer]) -> _Answer:
+    """Of a directory that nobody uses; a copy is asked, so that nothing changes."""
+
+    async def opened(copied: Path) -> _Answer:
+        ledger = Ledger.open(copied, asyncio.get_running_loop(), durability="process")
+        try:
+            return ask(ledger)
+        finally:
+            ledger.close()
+
     copied = path.parent / "ledger.copy"
     shutil.copytree(path / "ledger", copied)
     try:
-        return asyncio.run(_confirmed_ids(copied))
+        return asyncio.run(opened(copied))
     finally:
         shutil.rmtree(copied)
 
 
-async def _confirmed_ids(path: Path) -> dict[str, set[str]]:
-    ledger = Ledger.open(path, asyncio.get_running_loop(), durability="process")
-    try:
-        found: dict[str, set[str]] = {}
-        for row in ledger.recipients():
-            found[row.name] = confirmed = set()
-            for section in ledger.sections():
-                floor, spans = ledger.settled(section.section, row.slot)
-                for first, end in [(1, floor), *spans]:
-                    confirmed |= {ids.format_id(section.section + number) for number in range(first, end)}
-        return found
-    finally:
-        ledger.close()
+def _confirmed_ids(ledger: Ledger) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in ledger.recipients():
+        found[row.name] = confirmed = set()
+        for section in ledger.sections():
+            floor, spans = ledger.settled(section.section, row.slot)
+            for first, end in [(1, floor), *spans]:
+                confirmed |= {ids.format_id(section.section + number) for number in range(first, end)}
+    return found
 
 
 def doubles(lines: list[Got]) -> dict[str, int]:

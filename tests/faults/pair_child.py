@@ -1,5 +1,8 @@
 """One system of a pair as a process of its own: what it is told comes by stdin, and each line is answered by stdout.
 
+`python -m tests.faults.pair_child DESCRIPTOR` forks one for each request that comes over a socket, with what it needs
+imported already, so that a test can have many of them. To a system this is said:
+
     emit COUNT KIND      ids go to the file `printed`, each when `emit` returned for it
     flow PAUSE_MS        emit until `halt`
     halt
@@ -17,6 +20,7 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -29,9 +33,12 @@ import msgspec
 from clarion.errors import Blocked, EngineAbsent
 from clarion.events import EventSystem, PairSettings, RetryPolicy
 from clarion.events.event import Event
+from clarion.events.paired import PairedSystem
 from clarion.events.recipients import ClarionServer
 from clarion.events.recipients.function import Function
 
+IMPORTED = PairedSystem
+"""Once, and not in every process that is forked: an event system imports it when it has a partner."""
 SOURCES = 3
 PR_SET_PDEATHSIG = 1
 RETRY = RetryPolicy(first_ms=20, max_ms=200)
@@ -170,10 +177,10 @@ def status(system: EventSystem) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
+def live(child: Child) -> None:
+    """From the start to the end."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    child = msgspec.json.decode(sys.argv[1], type=Child)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
     if child.arm:
         os.environ["CLARION_ARM"] = child.arm
     partner = PairSettings(
@@ -217,6 +224,49 @@ def main() -> None:
     emitter.halt()
     system.close()
     print("closed", flush=True)
+
+
+def _start(child: Child, descriptors: list[int]) -> int:
+    """With these as standard input, output and errors."""
+    pid = os.fork()
+    if pid:
+        for one in descriptors:
+            os.close(one)
+        return pid
+    status = 1
+    try:
+        for number, one in enumerate(descriptors):
+            os.dup2(one, number)
+            os.close(one)
+        live(child)
+        status = 0
+    except BaseException:
+        logging.exception("%s failed", child.name)
+    finally:
+        os._exit(status)
+
+
+def main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    alive: set[int] = set()
+    try:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(channel, 1 << 16, 3)
+            if not message:
+                break
+            verb, _, argument = message.decode().partition(" ")
+            if verb == "start":
+                pid = _start(msgspec.json.decode(argument, type=Child), descriptors)
+                alive.add(pid)
+                channel.send(str(pid).encode())
+            else:  # of one that has ended
+                _, status = os.waitpid(int(argument), 0)
+                alive.discard(int(argument))
+                channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+    finally:
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

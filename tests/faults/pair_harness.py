@@ -5,27 +5,35 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 
 from clarion import ids
 from clarion.testing.server import ServerProcess
+from tests.faults.events_harness import check_lives, check_not_again, confirmed_ids
 from tests.faults.pair_child import Child
+from tests.faults.pair_ledger import Own, confirmed_for_partner, own_events
+from tests.faults.pair_processes import WAIT_S, Forked, Nursery
 
-WAIT_S = 60.0
 PORT = 7_000
 """In a network of its own, where nobody else has any."""
 SLACK_NS = 2_000_000_000
+NEEDS = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and ip"),
+]
 WIRES = {"ab": ("a", "b", 1), "aw": ("a", "w", 2), "bw": ("b", "w", 3)}
 
 
@@ -48,6 +56,7 @@ class Networks:
     def __init__(self) -> None:
         self._names = {one: f"clarion-{os.getpid()}-{one}" for one in "abw"}
         self._made: list[str] = []
+        self._nurseries: dict[str, Nursery] = {}
 
     def __enter__(self) -> Networks:
         try:
@@ -69,12 +78,20 @@ class Networks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for nursery in self._nurseries.values():
+            nursery.close()
         for name in self._made:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True, timeout=30)
 
     def within(self, network: str) -> list[str]:
         """A command in front, to run something there."""
         return ["ip", "netns", "exec", self._names[network]]
+
+    def nursery(self, network: str) -> Nursery:
+        """Whose processes live there."""
+        if network not in self._nurseries:
+            self._nurseries[network] = Nursery(self.within(network))
+        return self._nurseries[network]
 
     def cut(self, wire: str) -> None:
         self._set(wire, "down")
@@ -122,11 +139,11 @@ class Line(NamedTuple):
 class System:
     """One of the two, as a process that can be killed, paused and started again."""
 
-    def __init__(self, side: str, child: Child, within: list[str]) -> None:
+    def __init__(self, side: str, child: Child, nursery: Nursery) -> None:
         self.side = side
         self.child = child
-        self._within = within
-        self._process: subprocess.Popen[bytes] | None = None
+        self._nursery = nursery
+        self._process: Forked | None = None
         self._pending = b""
         self.is_paused = False
         self.log = Path(child.folder) / f"log-{child.name}"
@@ -139,9 +156,8 @@ class System:
         """Start, without waiting until it is ready."""
         assert self._process is None
         child = msgspec.structs.replace(self.child, arm=arm, initialising=initialising)
-        command = [*self._within, sys.executable, "-m", "tests.faults.pair_child", msgspec.json.encode(child).decode()]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            self._process = self._nursery.start(child, log.fileno())
         self._pending = b""
 
     def begun(self) -> None:
@@ -153,7 +169,7 @@ class System:
 
     def _line(self) -> str:
         process = self._process
-        assert process is not None and process.stdout is not None
+        assert process is not None
         deadline = time.monotonic() + WAIT_S
         while b"\n" not in self._pending:
             left_s = deadline - time.monotonic()
@@ -167,7 +183,7 @@ class System:
 
     def ask(self, *words: str) -> Any:
         process = self._process
-        assert process is not None and process.stdin is not None and not self.is_paused
+        assert process is not None and not self.is_paused
         process.stdin.write(" ".join(words).encode() + b"\n")
         process.stdin.flush()
         return json.loads(self._line())
@@ -200,7 +216,7 @@ class System:
     def close(self) -> None:
         """End cleanly."""
         process = self._process
-        assert process is not None and process.stdin is not None
+        assert process is not None
         process.stdin.write(b"close\n")
         process.stdin.flush()
         assert self._line() == "closed"
@@ -209,7 +225,7 @@ class System:
 
     def _reap(self) -> None:
         process, self._process, self.is_paused = self._process, None, False
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        assert process is not None
         process.wait(WAIT_S)
         process.stdout.close()
         try:
@@ -231,6 +247,28 @@ class System:
         return self.log.read_text("utf-8", "replace")[-3000:] if self.log.exists() else ""
 
 
+class Lives(NamedTuple):
+    """Of a system, one after the other."""
+
+    starts: list[int]
+    """How many lines it had brought to `raw` at the start of each."""
+    held: list[Own]
+    """What it held of its own at the start of each."""
+
+    def ranks(self, life: Sequence[Line], number: int) -> list[int]:
+        """Its own events: those of an initialisation, what was there at the start, new ones. It acts for its partner in
+        between, whenever that dies: those have the rank of whatever comes before them."""
+        initial, old, producers = self.held[number]
+        ranks: list[int] = []
+        for line in life:
+            producer = ids.producer_of(ids.parse_id(line.id))
+            if producer not in producers:
+                ranks.append(ranks[-1] if ranks else 0)
+            else:
+                ranks.append(0 if producer in initial else 1 if line.id in old else 2)
+        return ranks
+
+
 class World:
     """A pair, its witness, and everything that both systems and their recipients wrote."""
 
@@ -250,6 +288,10 @@ class World:
         self._witness = witness
         self.faults: list[int] = []
         self.pauses = 0
+        self._confirmed: dict[str, dict[str, int]] = {}
+        """By system: what it knew as confirmed by `raw` when it died, or its partner when it came back, and how many
+        lines it had brought there then."""
+        self._lives: dict[str, Lives] = {}
         unique = folder.name[-24:] + format(time.time_ns(), "x")[-8:]
         (folder / "witness").mkdir()
         self.systems: dict[str, System] = {}
@@ -268,7 +310,7 @@ class World:
                 url=url,
                 **{**(options or {}), **((only_a or {}) if side == "a" else {})},
             )
-            self.systems[side] = System(side, child, networks.within(side))
+            self.systems[side] = System(side, child, networks.nursery(side))
         self.a, self.b = self.systems["a"], self.systems["b"]
 
     # --- what is done ---------------------------------------------------------------------------------
@@ -289,6 +331,33 @@ class World:
     def fault(self) -> None:
         """Something is about to be broken, or was just mended."""
         self.faults.append(time.time_ns())
+
+    def begin(self, system: System, *, arm: str = "", initialising: int = 0) -> None:
+        """The next life of a system. What it holds of its own is noted, for it goes first; and what its partner has
+        delivered for it, for that is given back before it delivers anything."""
+        (other,) = (one for one in self.systems.values() if one is not system)
+        self._note_confirmed(system, confirmed_for_partner(other.child, "raw"))
+        lives = self._lives.setdefault(system.child.name, Lives([], []))
+        lives.starts.append(len(self._brought_by(system.child.name)))
+        lives.held.append(own_events(system.child))
+        self.fault()
+        system.begin(arm=arm, initialising=initialising)
+
+    def died(self, system: System) -> None:
+        """It was just killed: what it knows as confirmed it must not deliver again."""
+        self.fault()
+        self._note_confirmed(system, confirmed_ids(system.child.path).get("raw", set()))
+        self._note_confirmed(system, confirmed_for_partner(system.child, "raw"))
+
+    def _note_confirmed(self, system: System, confirmed: Iterable[str]) -> None:
+        """From now on it must not bring these."""
+        count = len(self._brought_by(system.child.name))
+        known = self._confirmed.setdefault(system.child.name, {})
+        for identity in confirmed:
+            known.setdefault(identity, count)
+
+    def _brought_by(self, name: str) -> list[Line]:
+        return [line for line in self.got("raw") if line.who == name]
 
     def cut(self, wire: str) -> None:
         """Also the way to the file that is the witness."""
@@ -316,27 +385,32 @@ class World:
     def statuses(self) -> dict[str, Any]:
         return {side: system.status() for side, system in self.systems.items() if system.runs}
 
-    def until_well(self) -> None:
+    def is_well(self) -> bool:
         """Both deliver their own events, are paired, and hold nothing."""
-        seen: dict[str, Any] = {}
+        seen = self.statuses()
+        return len(seen) == 2 and all(
+            one["bond"] == "paired"
+            and one["right"] == "holding"
+            and one["duty"] == "idle"
+            and not one["owes"]
+            and one["delivering"]
+            and not one["held_for_partner"]
+            and not any(one["waiting"].values())
+            for one in seen.values()
+        )
 
-        def well() -> bool:
-            seen.update(self.statuses())
-            return len(seen) == 2 and all(
-                one["bond"] == "paired"
-                and one["right"] == "holding"
-                and one["duty"] == "idle"
-                and not one["owes"]
-                and one["delivering"]
-                and not one["held_for_partner"]
-                and not any(one["waiting"].values())
-                for one in seen.values()
-            )
+    def until_well(self) -> None:
+        until(self.is_well, lambda: f"both are well: {self.seen()}")
 
-        until(well, lambda: f"both are well: {json.dumps(seen, indent=1)}\n{self.a.said()}\n{self.b.said()}")
+    def seen(self) -> str:
+        """For whoever asks why."""
+        return f"{json.dumps(self.statuses(), indent=1)}\n{self.a.said()}\n{self.b.said()}"
 
     def emitted(self) -> list[Line]:
         return _lines(self.folder / "printed")
+
+    def emitted_by(self, system: System) -> set[str]:
+        return {line.id for line in self.emitted() if line.who == system.child.name}
 
     def got(self, recipient: str = "raw") -> list[Line]:
         return _lines(self.folder / recipient)
@@ -363,6 +437,10 @@ class World:
         assert len(set(kept)) == len(kept), "who keeps ids has doubles"
         assert set(kept) == everything
         self._check_order(raw)
+        for name, confirmed in self._confirmed.items():
+            check_not_again(name, self._brought_by(name), confirmed)
+        for name, lives in self._lives.items():
+            check_lives(name, self._brought_by(name), lives.starts, lives.ranks)
         if not doubles:
             self._check_doubles(raw, strict)
 

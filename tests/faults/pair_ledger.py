@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from clarion import ids
 from clarion.errors import ClarionError
@@ -23,6 +24,33 @@ def confirmed_for_partner(child: Child, recipient: str) -> list[str]:
             return asyncio.run(_confirmed(child, copied, recipient))
         except (ClarionError, OSError, shutil.Error):
             return []  # it was just changing
+
+
+class Own(NamedTuple):
+    """What a system holds of its own events."""
+
+    initial: set[int]
+    """Producers of sections for what is emitted while it initialises."""
+    ids: set[str]
+    producers: set[int]
+
+
+def own_events(child: Child) -> Own:
+    """Of a system that does not run."""
+    found = Own(set(), set(), set())
+    for path in (child.path / "sections").glob("*.ring"):
+        section = Section.open(path, writable=False)
+        try:
+            if section.kind == "partner":
+                continue
+            found.producers.add(section.producer)
+            if section.kind == "initialisation":
+                found.initial.add(section.producer)
+            events = section.read(section.first_sequence, 100_000, 1 << 26)
+            found.ids.update(ids.format_id(event.producer + event.sequence) for event in events)
+        finally:
+            section.close()
+    return found
 
 
 def held_for_partner(child: Child) -> set[str]:

@@ -7,25 +7,21 @@ of them is on its way: then even a recipient that keeps no ids must get each of 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from clarion.events.memory.directory import Directory
-from tests.faults.pair_harness import Networks, System, WitnessServer, World, until, world
+from tests.faults.pair_harness import NEEDS, Networks, System, WitnessServer, World, until, world
 from tests.faults.pair_ledger import confirmed_for_partner, held_for_partner
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and ip"),
-]
+pytestmark = NEEDS
 
 FAULTS = ("kill-a", "kill-b", "pause-a", "pause-b", "cut-ab", "cut-aw", "cut-bw")
 PAIRS = [
@@ -52,19 +48,9 @@ SUITE = [
 
 
 @pytest.fixture(scope="module")
-def networks() -> Iterator[Networks]:
-    with Networks() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def server(networks: Networks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WitnessServer]:
     with WitnessServer(tmp_path_factory.mktemp("witness") / "data", networks) as made:
         yield made  # type: ignore[misc]
-
-
-def ids_of(world: World, system: System) -> set[str]:
-    return {line.id for line in world.emitted() if line.who == system.child.name}
 
 
 # --- events that are owed at the death --------------------------------------------------------------
@@ -78,7 +64,7 @@ def test_a10_events_owed_at_the_death_are_delivered_by_the_partner(tmp_path: Pat
         a.start(initialising=20)
         until(lambda: a.status()["bond"] == "paired", "a is paired")
         a.emit(1_000)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         assert len(owed) == 1_020
         assert a.status()["waiting"]["0-normal"] >= 1_000
         pair.fault()
@@ -112,7 +98,7 @@ def test_a10_what_was_recorded_while_degraded_is_delivered_by_its_origin(tmp_pat
         pair.cut("ab")
         until(lambda: a.status()["bond"] == b.status()["bond"] == "degraded", "both know it")
         a.emit(50)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.until_got(owed, "kept")
         a.kill()
         until(lambda: b.acts, "b acts for a")
@@ -137,13 +123,13 @@ def test_a10_what_one_recipient_has_is_not_sent_to_it_again_by_the_partner(tmp_p
         pair.cut("ab")
         until(lambda: a.status()["bond"] == "degraded", "a knows it")
         a.emit(50)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.until_got(owed)
         pair.heal("ab")
         until(lambda: a.status()["bond"] == "paired", "a is paired")
         until(lambda: b.status()["held_for_partner"] >= 50, "b has them")
         a.emit(50)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.until_got(owed)
         until(lambda: set(known_to(b, pair)) >= owed, "b knows what raw has")
         a.kill()
@@ -183,7 +169,7 @@ def test_a10_who_says_that_it_is_paired_has_a_partner_that_knows_its_recipients(
             a.start()
             until(lambda: a.status()["bond"] == "paired", "a is paired")
             a.emit(20)
-            owed = ids_of(pair, a)
+            owed = pair.emitted_by(a)
             pair.fault()
             a.kill()
             b.kill()
@@ -297,7 +283,7 @@ def test_a10_a_system_that_wakes_is_fenced_until_it_has_its_right_again(
         a, b = pair.a, pair.b
         pair.close_gate()
         a.emit(100)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.fault()
         a.pause()
         until(lambda: b.acts, "b acts for a")
@@ -349,13 +335,13 @@ def test_a10_wait_means_that_nobody_acts_and_nothing_doubles(tmp_path: Path, net
         a, b = pair.a, pair.b
         pair.close_gate()
         a.emit(50)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.fault()
         a.kill()
         pair.open_gate()
         until(lambda: b.status()["bond"] == "degraded", "b knows that a is away")
         b.emit(20)
-        pair.until_got(ids_of(pair, b))
+        pair.until_got(pair.emitted_by(b))
         assert b.status()["duty"] == "idle" and not owed & {line.id for line in pair.got()}
         a.start()
         pair.until_got(owed)
@@ -364,7 +350,7 @@ def test_a10_wait_means_that_nobody_acts_and_nothing_doubles(tmp_path: Path, net
         for system in (a, b):
             system.emit(20)
         pair.until_got({line.id for line in pair.emitted()})
-        assert {line.who for line in pair.got() if line.id in ids_of(pair, a)} == {a.child.name}
+        assert {line.who for line in pair.got() if line.id in pair.emitted_by(a)} == {a.child.name}
         pair.heal("ab")
         pair.until_well()
         pair.check(strict=True)
@@ -375,7 +361,7 @@ def test_a10_wait_ends_when_an_operator_says_so(tmp_path: Path, networks: Networ
         a, b = pair.a, pair.b
         pair.close_gate()
         a.emit(50)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.fault()
         a.kill()
 
@@ -397,7 +383,7 @@ def test_a10_replay_loses_nothing_and_doubles_only_what_both_had(tmp_path: Path,
         a, b = pair.a, pair.b
         pair.close_gate()
         a.emit(50)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.fault()
         a.kill()
         until(lambda: b.acts, "b acts for a")
@@ -447,13 +433,47 @@ def test_a10_a_partner_whose_memory_is_full(tmp_path: Path, networks: Networks) 
         pair.check(strict=True)
 
 
+def test_a10_a_partner_that_returns_with_a_new_memory_is_recognised_and_nothing_is_lost(
+    tmp_path: Path, networks: Networks
+) -> None:
+    """It gets everything again that is owed here; what it had recorded before is here, and is delivered for it."""
+    with world(tmp_path, networks) as pair:
+        a, b = pair.a, pair.b
+        pair.close_gate()
+        a.emit(20)
+        b.emit(10)
+        assert a.status()["held_of_former"] == 0 and a.status()["partner_memory"]
+        b.kill()
+        shutil.rmtree(b.child.path)
+        b.start()
+        until(lambda: a.status()["held_of_former"] >= 10, "a knows that it alone has them")
+        until(lambda: a.status()["bond"] == "paired", "a is paired")
+        until(lambda: pair.emitted_by(a) <= held_for_partner(b.child), "b has everything of a again")
+        b.kill()
+
+        def acts() -> bool:
+            a.ask("takeover")  # refused while b may be alive
+            return a.acts
+
+        until(acts, "a acts for b")
+        pair.open_gate()
+        for recipient in ("raw", "kept"):
+            pair.until_got({line.id for line in pair.emitted()}, recipient)
+        until(lambda: "clarion.pair.partner_replaced" in {line.kind for line in pair.got()}, "it is reported")
+        until(lambda: {line.id for line in pair.got()} == {line.id for line in pair.got("kept")}, "both have the same")
+        pair.check(strict=True)
+        b.start()
+        pair.until_well()  # nothing of the former memory is held any more
+        pair.check(strict=True)
+
+
 def test_a10_a_recipient_that_only_one_has_waits_for_it(tmp_path: Path, networks: Networks) -> None:
     only_a = {"recipients": ("raw", "raw-a", "kept")}
     with world(tmp_path, networks, witness="file", only_a=only_a) as pair:
         a, b = pair.a, pair.b
         pair.close_gate()
         a.emit(50)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         pair.fault()
         a.kill()
         until(lambda: b.acts, "b acts for a")
@@ -474,7 +494,7 @@ def test_a10_the_one_that_acts_dies_and_comes_back_first(tmp_path: Path, network
         a, b = pair.a, pair.b
         pair.close_gate()
         a.emit(500)
-        owed = ids_of(pair, a)
+        owed = pair.emitted_by(a)
         a.kill()
         until(lambda: b.acts, "b acts for a")
         pair.open_gate()
@@ -502,7 +522,7 @@ def test_a10_the_witness_is_away_for_a_while(tmp_path: Path, networks: Networks,
                 time.sleep(0.5 * a.child.lease_ms / 1000)  # longer than a lease altogether
             pair.close_gate()
             a.emit(20)
-            owed = ids_of(pair, a)
+            owed = pair.emitted_by(a)
             pair.fault()
             a.kill()
             until(lambda: b.status()["duty"] == "taking over", "b notices")
@@ -535,7 +555,7 @@ with EventSystem.open({str(a.child.path)!r}, capacity=100, event_bytes_max=1024,
 
         pair.close_gate()
         a.emit(1)
-        owed = other() | ids_of(pair, a)
+        owed = other() | pair.emitted_by(a)
         until(lambda: b.status()["held_for_partner"] >= 21, "b has them")
         pair.fault()
         a.kill()
@@ -559,117 +579,6 @@ with EventSystem.open({str(a.child.path)!r}, capacity=100, event_bytes_max=1024,
         b.start()
         pair.until_well()
         pair.check(strict=True)
-
-
-# --- test points ------------------------------------------------------------------------------------
-
-POINTS = {
-    "before_put": ("a", 5),
-    "before_stored": ("a", 5),
-    "after_stored": ("a", 5),
-    "before_catch_up": ("a", 1),
-    "before_note": ("a", 1),
-    "after_note": ("a", 1),
-    "before_note_kept": ("b", 1),
-    "after_note_kept": ("b", 1),
-    "before_store": ("b", 5),
-    "after_store": ("b", 5),
-    "before_send": ("b", 2),
-    "before_lease": ("b", 3),
-    "after_lease": ("b", 3),
-    "before_remember": ("b", 1),
-    "before_start_replay": ("b", 1),
-    "before_stop_replay": ("b", 1),
-    "before_give_back": ("b", 1),
-    "before_forget": ("b", 1),
-    "before_apply": ("a", 1),
-    "after_apply": ("a", 1),
-}
-"""Who passes it, and when it is killed there."""
-SINGLE = ("after_stored", "after_store", "before_start_replay", "before_give_back", "after_apply", "before_forget")
-
-
-class Story:
-    """a dies with events that are owed, b acts, a returns. Somebody dies on the way, and is started again."""
-
-    def __init__(self, pair: World, victim: str, arm: str) -> None:
-        self.pair, self.victim, self.arm = pair, pair.systems[victim], arm
-        self.died = False
-
-    def armed(self, system: System) -> str:
-        return self.arm if system is self.victim and not self.died else ""
-
-    def _look(self) -> bool:
-        """Whether the victim has just died; then it lives again."""
-        if self.died or not self.victim.runs or not self.victim.killed():
-            return False
-        self.died = True
-        self.pair.fault()
-        self.victim.start()
-        return True
-
-    def try_to(self, act: Callable[[], object]) -> object:
-        try:
-            return act()
-        except (AssertionError, OSError):
-            if self.victim.runs:
-                until(self._look, "it is the victim that does not answer", 5.0)
-            elif not self.died:
-                raise
-            return None
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        until(lambda: not self._look() and self.try_to(condition), lambda: f"{what}: {self._seen()}")
-
-    def _seen(self) -> object:
-        try:
-            lacking = ids_of(self.pair, self.pair.a) - {line.id for line in self.pair.got()}
-            return lacking, self.pair.statuses(), self.pair.a.said(), self.pair.b.said()
-        except (AssertionError, OSError) as error:
-            return error
-
-    def tell(self) -> None:
-        pair, a, b = self.pair, self.pair.a, self.pair.b
-        b.close()
-        b.begin(arm=self.armed(b))
-        self.try_to(b.begun)
-        pair.close_gate()
-        if self.victim is a:
-            a.close()
-            a.begin(arm=self.armed(a))
-            self.try_to(a.begun)
-        self.until(lambda: a.status()["bond"] == "paired", "a is paired")
-        self.try_to(lambda: a.emit(20))
-        self.until(lambda: ids_of(pair, a) <= held_for_partner(b.child), "b has them")
-        pair.fault()
-        a.kill()
-        self.until(lambda: b.acts, "b acts")
-        pair.open_gate()
-        self.until(lambda: ids_of(pair, a) <= {line.id for line in pair.got()}, "b delivers them")
-        a.begin(arm=self.armed(a))
-        self.try_to(a.begun)
-        self.until(lambda: self.died, f"it dies at {self.arm}")
-        pair.until_well()
-        pair.check()
-
-
-def killed_at(pair: World, point: str) -> None:
-    victim, passing = POINTS[point]
-    Story(pair, victim, f"events.pair.{point}=kill@{passing}").tell()
-
-
-@pytest.mark.parametrize("point", SINGLE)
-def test_a10_killed_at_a_step_of_the_pair(tmp_path: Path, networks: Networks, point: str) -> None:
-    with world(tmp_path, networks, witness="file") as pair:
-        killed_at(pair, point)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("point", sorted(set(POINTS) - set(SINGLE)))
-def test_a10_killed_at_every_other_step_of_the_pair(tmp_path: Path, networks: Networks, point: str) -> None:
-    with world(tmp_path, networks, witness="file") as pair:
-        killed_at(pair, point)
 
 
 @pytest.mark.soak

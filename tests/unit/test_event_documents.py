@@ -14,7 +14,7 @@ from clarion.events import daemon
 from clarion.events import settings as events_settings
 from clarion.events.distribution import RetryPolicy
 from clarion.events.ledger import entries
-from clarion.events.link import frames
+from clarion.events.link import confirmations, frames
 from clarion.events.look import handlers, status
 from clarion.events.memory import layout
 from clarion.events.pair import memory_file
@@ -63,7 +63,7 @@ TABLES: dict[str, tuple[str, str, list[tuple[int, int]]]] = {
     "hello": ("formats/link.md", "## HELLO", _offsets(frames._HELLO.format)),
     "put": ("formats/link.md", "## PUT and STORED", _offsets(frames._PUT.format)),
     "heartbeat": ("formats/link.md", "## HEARTBEAT", _offsets(frames._HEARTBEAT.format)),
-    "confirmations": ("formats/link.md", "## Confirmations", _offsets(frames._CONFIRMATIONS.format)),
+    "confirmations": ("formats/link.md", "## Confirmations", _offsets(confirmations._CONFIRMATIONS.format)),
 }
 
 

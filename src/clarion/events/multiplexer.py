@@ -20,7 +20,8 @@ Guarantees
     3. The order of a source is kept. A sender, or a recipient, that is slow or gone delays nobody else.
     4. What arrives over a connection that exists is recorded when address space, disk and descriptors are used up.
        (With MALLOC_ARENA_MAX=1, where threads share all memory, that is very slow.)
-    5. Forwarded confirmations are news: one that comes while its sender is not connected is not repeated.
+    5. A forwarded confirmation is told again until its sender has heard it: after a broken connection, and after a
+       crash of either. Only what a multiplexer in between has heard, and its own sender not, is lost with its crash.
 
 Rules
     1. It listens when it delivers: the process that has the engine of its directory, once what was complete before is

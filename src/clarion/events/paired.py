@@ -20,21 +20,23 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from clarion.errors import BadArgument, BadSetting, ClarionError, EngineAbsent
+from clarion import limits
+from clarion.errors import BadArgument, BadSetting, ClarionError, EngineAbsent, LimitReached
 from clarion.events.engine.engine import PARTNER_KIND, Engine
 from clarion.events.engine.feed import Translate
 from clarion.events.event import headers_of
-from clarion.events.link.frames import Confirmations
+from clarion.events.link.confirmations import Confirmations
 from clarion.events.link.sink import ForeignSection
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section
 from clarion.events.memory.ballast import NO_MEMORY
 from clarion.events.pair.copies import Copies
 from clarion.events.pair.host import Pair
 from clarion.events.pair.messages import Policy, Timing
+from clarion.events.pair.partner_routes import PartnerRoutes
 from clarion.events.pair.witness import Witness, open_witness
 from clarion.events.routing import Routes
 from clarion.events.settings import PairSettings
@@ -62,8 +64,9 @@ class PairedSystem(EventSystem):
     def _prepare(self) -> None:
         settings = self.settings.pair
         assert settings is not None
+        self._check_recipients_given()
         self._acting = self._closing = False
-        self._partner_routes = Routes()
+        self._partner_routes = PartnerRoutes()
         capacity = self.settings.capacity + self.settings.initialisation_capacity
         self._partner = self.memory.take_named(f"partner-{settings.partner_name}", "partner", capacity)
         listen, partner = parse_address(settings.listen), parse_address(settings.partner)
@@ -81,6 +84,7 @@ class PairedSystem(EventSystem):
             without_witness=Policy(settings.without_witness),
             timing=Timing.of(settings.lease_ms),
             stored_ms=settings.stored_ms,
+            memory_id=self._partner.producer,
         )
         for section in self._recorder.sections.all():
             section.mirror = self.pair.keeper.mirror(section)
@@ -90,10 +94,22 @@ class PairedSystem(EventSystem):
             self.pair.note(self._shared.current().dump())
         self.pair.start()
 
+    def _check_recipients_given(self) -> None:
+        """With those that the directory has already. Before anything is recorded, so nothing is lost by refusing."""
+        filters = {route.name: route.filter for route in self._shared.current().routes}
+        filters.update((name, getattr(one, "filter", "")) for name, one in self._recipients.items())
+        try:
+            self.check_recipients(filters)
+        except LimitReached:
+            self._recorder.close()
+            self._directory.close()
+            self._shared.close()
+            raise
+
     def _know_partner(self, note: bytes | None) -> None:
         """Who the partner's recipients were when it last said so."""
         try:
-            self._partner_routes = Routes.load(note) if note is not None else Routes()
+            self._partner_routes = PartnerRoutes.load(note) if note is not None else PartnerRoutes()
         except ClarionError as error:
             _logger.warning("the recipients of %s cannot be understood: %s", self.pair.partner, error)
 
@@ -123,6 +139,16 @@ class PairedSystem(EventSystem):
     def releasable(self, section: Section, floor: int) -> int:
         return min(floor, section.first_sequence) if section is self._partner else floor
 
+    def check_recipients(self, filters: Mapping[str, str]) -> None:
+        """Raises `LimitReached` if the partner cannot be told who they are."""
+        slots = range(limits.EVENT_RECIPIENTS_MAX - len(filters), limits.EVENT_RECIPIENTS_MAX)
+        rows = [(slot, name, text) for slot, (name, text) in zip(slots, filters.items(), strict=False)]
+        if Routes.dumped_bytes(rows) > limits.EVENT_LINK_NOTE_BYTES_MAX:
+            raise LimitReached(
+                what="bytes of the names and filters of all recipients of a system with a partner",
+                limit=limits.EVENT_LINK_NOTE_BYTES_MAX,
+            )
+
     def routes_changed(self, routes: Routes) -> None:
         self.pair.note(routes.dump())  # first: then what is recorded by these routes waits until the partner has them
         super().routes_changed(routes)
@@ -137,13 +163,23 @@ class PairedSystem(EventSystem):
 
     def _bits(self, event: Recorded) -> int:
         """For whom an event of the partner is, in our numbers: by the names of its recipients."""
-        theirs = self._partner_routes
-        bits = event.bits
-        if event.flags & FLAG_UNDECIDED:
-            bits = theirs.decide(headers_of(event), event.time_ns // 1_000_000, event.producer + event.sequence)
+        names = self._names(event)
         engine = self._engine
         ours = {route.name: route.slot for route in engine.decisions.routes.routes} if engine is not None else {}
-        return sum(1 << ours[name] for name in theirs.names(bits) if name in ours)
+        return sum(1 << ours[name] for name in names if name in ours)
+
+    def _names(self, event: Recorded) -> list[str]:
+        theirs = self._partner_routes
+        if not event.flags & FLAG_UNDECIDED:
+            return theirs.names(event.bits, event.epoch)
+        identity = event.producer + event.sequence
+        bits = theirs.routes.decide(headers_of(event), event.time_ns // 1_000_000, identity)
+        return theirs.routes.names(bits)
+
+    def _is_delivered(self, event: Recorded, names: Collection[str]) -> bool:
+        """To everybody it is for, if these have it. Not if it is for somebody of whom nothing is known here."""
+        known = self._partner_routes.routes.bits_all
+        return set(self._names(event)) <= set(names) and (not event.bits & ~known or bool(event.flags & FLAG_UNDECIDED))
 
     # --- facts --------------------------------------------------------------------------------------
 
@@ -159,6 +195,8 @@ class PairedSystem(EventSystem):
     def pair_status(self) -> dict[str, Any] | None:
         found = self.pair.status()
         detail = f"right {found['right']}, duty {found['duty']}, holds {found['held_for_partner']:,} events for it"
+        if found["held_of_former"]:
+            detail += f", {found['held_of_former']:,} of them of a memory that it does not have any more"
         return {"state": found["bond"], "detail": detail, **found}
 
     def take_over(self) -> None:
@@ -210,6 +248,8 @@ class _Seam:
     def __init__(self, system: PairedSystem) -> None:
         self._system = system
         self._held: Sequence[tuple[int, int]] = ()
+        self._former: dict[int, int] = {}
+        """By producer: what was delivered of a memory that the partner does not have any more."""
 
     def may_deliver(self, allowed: bool) -> None:
         self._system._ring()
@@ -249,23 +289,36 @@ class _Seam:
             route: engine.ledger.settled(partner.producer, route.slot) for route in engine.decisions.routes.routes
         }
         found: dict[str, list[tuple[int, int, int]]] = {}
+        former: dict[int, int] = {}
+        owed: set[int] = set()
         at = partner.first_sequence
         while at < partner.next_sequence:
             events = partner.read(at, READ_EVENTS, READ_BYTES)
             for event in events:
                 bits = system._bits(event)
-                for route, (floor, spans) in settled.items():
-                    done = event.at < floor or any(first <= event.at < end for first, end in spans)
-                    if bits >> route.slot & 1 and done:
-                        _add(found.setdefault(route.name, []), event)
+                having = [
+                    route.name
+                    for route, (floor, spans) in settled.items()
+                    if bits >> route.slot & 1
+                    and (event.at < floor or any(first <= event.at < end for first, end in spans))
+                ]
+                for name in having:
+                    _add(found.setdefault(name, []), event)
+                if system.pair.is_former(event.producer):
+                    if event.producer not in owed and system._is_delivered(event, having):
+                        former[event.producer] = event.sequence + 1
+                    else:
+                        owed.add(event.producer)
             if not events:
                 break
             at = events[-1].at + 1
             await asyncio.sleep(0)
+        self._former = former
         return list(found.items())
 
     def forget(self, section: ForeignSection) -> None:
-        """Nothing: the partner says by floors what may leave."""
+        """The partner says by floors what may leave; but not of a memory that it does not have any more."""
+        self._system.pair.release_former(self._former)
 
     def apply_confirmations(self, confirmations: Confirmations) -> None:
         self._system.ask_engine(self._apply(confirmations))
@@ -330,12 +383,14 @@ class _Seam:
         if news and system._acting:  # the wire was cut before we heard of it
             engine.begin_anew()
 
-    def partner_note(self, note: bytes) -> None:
-        system, routes = self._system, Routes.load(note)
-        known, system._partner_routes = system._partner_routes, routes
+    def partner_note(self, note: bytes) -> bytes:
+        system, known = self._system, self._system._partner_routes
+        routes = Routes.load(note)
+        fresh = known if routes == known.routes else known.followed_by(routes)
+        system._partner_routes = fresh
         engine, thread = system._engine, system._thread
         loop = thread.loop if thread is not None else None
-        if system._acting and known != routes and engine is not None and loop is not None:
+        if system._acting and known is not fresh and engine is not None and loop is not None:
             # What was read of its section was read with the old ones. An engine that begins just now reads it later.
             try:
                 with contextlib.suppress(RuntimeError):
@@ -343,6 +398,7 @@ class _Seam:
             except NO_MEMORY:
                 system._partner_routes = known  # the note comes again
                 raise
+        return fresh.dump()
 
     def floors(self) -> Iterable[tuple[int, int]]:
         """Of our own sections, and of those that other processes of this host write."""

@@ -101,6 +101,11 @@ class Routes:
         content = msgspec.msgpack.encode((VERSION, self.epoch, self.routes))
         return crc32c(content).to_bytes(_CHECKSUM_BYTES, "little") + content
 
+    @staticmethod
+    def dumped_bytes(routes: Iterable[Route | tuple[int, str, str]]) -> int:
+        """How much `dump` of these recipients is, in any epoch."""
+        return _CHECKSUM_BYTES + len(msgspec.msgpack.encode((VERSION, EPOCH_MAX, list(routes))))
+
     @classmethod
     def load(cls, data: bytes | memoryview) -> Routes:
         """The inverse of `dump`. Raises `EventError` for anything else, `BadSelector` for a filter that is none."""

@@ -26,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -342,6 +342,9 @@ class EventSystem:
     def routes_changed(self, routes: Routes) -> None:
         self._shared.publish(routes)
         self._recorder.routes = self._shared.current
+
+    def check_recipients(self, filters: Mapping[str, str]) -> None:
+        """For a pair, whose partner has to know all of them."""
 
     def settled(self, section: Section, floor: int) -> None:
         """For a partner, who forgets what is settled."""

@@ -56,6 +56,10 @@ class Place:
     def kill(self) -> None:
         self.nursery.kill(self.pid)
 
+    @property
+    def lives(self) -> bool:
+        return self.pid != 0 and self.nursery.wait(self.pid, 0.0) is None
+
     def failure(self) -> str:
         path = self.folder / "failed"
         return path.read_text() if path.exists() else ""

@@ -11,12 +11,14 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from clarion import ids
 from clarion.events import RetryPolicy
 from clarion.events.event import Event
 from clarion.events.multiplexer import Multiplexer
@@ -55,7 +57,11 @@ class Process(msgspec.Struct):
     confirm_early: bool = True
     forward: bool = False
     label: str = "a"
+    initialising: int = 0
+    """Events of its own that it emits before it is ready."""
     events: int = 40
+    """How many a sender emits; -1: until there is a file `halt`."""
+    pause_s: float = 0.0
     durability: Literal["power", "process"] = "process"
     end: Literal["drained", "stays"] = "drained"
 
@@ -81,8 +87,22 @@ def recipients_of(process: Process, folder: Path) -> list[Any]:
         else:
             chosen.append(keeper(folder / name, name, name in process.refusing))
     if process.multiplexer:
-        chosen.append(Multiplexing(process.multiplexer, name="next", timeout_s=5.0, batch_events_max=8))
+        listener = forwarded_to(folder / "forwarded")
+        options: dict[str, Any] = {"name": "next", "timeout_s": 5.0, "batch_events_max": 8}
+        chosen.append(Multiplexing(process.multiplexer, on_confirmation=listener, **options))
     return chosen
+
+
+def forwarded_to(path: Path) -> Callable[[str, list[tuple[int, int, int]]], None]:
+    """A line for each event of which it is heard that a recipient has confirmed it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def hear(recipient: str, ranges: list[tuple[int, int, int]]) -> None:
+        found = [(producer, number) for producer, first, end in ranges for number in range(first, end)]
+        lines = [f"{recipient} {ids.format_id(producer + number)}\n" for producer, number in found]
+        os.write(descriptor, "".join(lines).encode())
+
+    return hear
 
 
 def live(process: Process) -> None:
@@ -102,9 +122,14 @@ def live(process: Process) -> None:
         pending.rename(folder / "address")
     else:
         system = EventSystem.open(folder / "events", chosen, **options)
+    emit = emitter(system, process, folder)
+    for number in range(1, process.initialising + 1):
+        emit("init", number)
     system.ready()
     if process.role == "sender":
-        emit_all(system, process, folder / "emitted")
+        for number in numbers(process, folder / "halt"):
+            emit("source", number)
+        (folder / "halted").touch()
     if process.end == "stays":
         signal.pause()
     if not system.wait_until_delivered(DRAIN_S):
@@ -112,15 +137,28 @@ def live(process: Process) -> None:
     system.close()
 
 
-def emit_all(system: EventSystem, process: Process, path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for number in range(1, process.events + 1):
-        source = f"source-{number % SOURCES}"
+def numbers(process: Process, halt: Path) -> Iterator[int]:
+    number = 0
+    while number != process.events and (process.events >= 0 or not halt.exists()):
+        number += 1
+        yield number
+        if process.pause_s:
+            time.sleep(process.pause_s)
+
+
+def emitter(system: EventSystem, process: Process, folder: Path) -> Callable[[str, int], None]:
+    """Emits, and writes what was recorded."""
+    descriptor = os.open(folder / "emitted", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def emit(kind: str, number: int) -> None:
+        source = f"{folder.name}-{kind}-{number % SOURCES}"
         severity = "error" if number % 4 == 0 else "info"
         data = {"n": number, "life": process.label}
         attributes: dict[str, Any] = {"number_is_odd": number % 2 == 1}
         identity = system.emit("test.event", source=source, severity=severity, data=data, attributes=attributes)
         os.write(descriptor, f"{identity} {source} {process.label} {number}\n".encode())
+
+    return emit
 
 
 def _start(process: Process) -> int:

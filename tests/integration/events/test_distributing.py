@@ -10,6 +10,7 @@ import pytest
 from clarion.errors import NoSuchDeadEvent, NoSuchRecipient, RecipientOwes
 from clarion.events import Event, EventSystem, RetryPolicy
 from clarion.events.control import ask
+from clarion.events.memory.directory import Directory
 from tests.integration.events.systems import (
     FAST,
     Keeper,
@@ -23,6 +24,31 @@ from tests.integration.events.systems import (
 
 def emit_some(system: EventSystem, count: int = 5, type_: str = "a") -> list[str]:
     return [system.emit(type_, source="s", data=number) for number in range(count)]
+
+
+# --- order ------------------------------------------------------------------------------------------------
+
+
+def test_a09_what_a_process_emits_before_its_engine_runs_is_new(systems: Systems) -> None:
+    """It goes after what the process before it left, also after an event of that which fails a few times."""
+    keeper = Keeper("keeper")
+    keeper.closed = True
+    system = systems.open(keeper)
+    delivering(system)
+    old = [system.emit("old", source=source) for source in ("a", "b")]
+    system.close()
+    keeper.closed = False
+    keeper.refuses = lambda event: event.source == "a" and keeper.tried < 6
+    directory = Directory.open(systems.path)
+    try:
+        assert directory.try_engine()
+        system = systems.open(keeper)
+        new = system.emit("new", source="c")
+    finally:
+        directory.close()
+    delivered(system)
+    assert keeper.tried >= 6
+    assert keeper.ids == [old[1], old[0], new]
 
 
 # --- filters ----------------------------------------------------------------------------------------------

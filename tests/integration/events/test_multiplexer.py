@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from clarion.events.link import frames
+from clarion.events.link.confirmations import pack_confirmations
 from clarion.events.link.frames import Hello, Role, Type
-from tests.faults.events_harness import Nursery, until
+from tests.faults.events_harness import KILLED, Nursery, until
 from tests.integration.events.multiplexer_harness import (
     PROCESSES,
     MultiplexerPlace,
@@ -135,6 +136,53 @@ def test_a11_forwarded_confirmations_come_through_a_chain(nursery: Nursery, tmp_
         place.kill()
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a11_what_is_confirmed_while_the_sender_is_not_connected_is_told_later(
+    nursery: Nursery, tmp_path: Path, early: bool
+) -> None:
+    """A multiplexer that was killed delivers what it has before its sender finds it again, who has nothing to send."""
+    collector = MultiplexerPlace(nursery, tmp_path / "m", confirm_early=early, forward=True, recipients=("one", "log"))
+    collector.start(refusing=("one",))
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address)
+    sender.start(end="stays")
+    until(lambda: len(collector.logged()) == 40, "the log has all")
+    collector.kill()
+    collector.start()
+    collector.drained()
+
+    def forwarded() -> dict[str, int]:
+        (row,) = sender.status()["recipients"]
+        found: dict[str, int] = row["confirmations_by_recipient"]
+        return found
+
+    until(lambda: forwarded() == {"one": 40, "log": 40}, f"confirmations are forwarded: {forwarded()}", 20.0)
+    heard = (sender.folder / "forwarded").read_text().splitlines()
+    assert len(heard) == len(set(heard)) == 80, "each is heard once"
+    sender.kill()
+    collector.kill()
+
+
+def test_a11_a_confirmation_that_was_recorded_and_not_told_is_told_after_the_crash(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Nobody is owed these events any more: they leave at the next start, after their sender was told."""
+    collector = MultiplexerPlace(nursery, tmp_path / "m", forward=True, recipients=("one",))
+    collector.start(arm="events.216b=kill@2")
+    sender = Place(nursery, tmp_path / "s", multiplexer=collector.address)
+    sender.start(end="stays")
+    collector.wait(KILLED)
+    collector.start()
+
+    def heard() -> list[str]:
+        return (sender.folder / "forwarded").read_text().split()[1::2]
+
+    until(lambda: len(lines_of(sender.folder / "emitted")) == 40 and sender.waiting() == 0, "the sender is confirmed")
+    collector.drained()
+    until(lambda: set(heard()) == {line.id for line in lines_of(sender.folder / "emitted")}, "all is heard", 20.0)
+    sender.kill()
+    collector.kill()
+
+
 def test_a11_a_multiplexer_that_is_away_delays_only_its_own_pipeline(nursery: Nursery, tmp_path: Path) -> None:
     collector = MultiplexerPlace(nursery, tmp_path / "m", recipients=("one",))
     collector.start()
@@ -224,7 +272,7 @@ def test_a11_hostile_connections_cost_nobody_else_anything(nursery: Nursery, tmp
     buffer = memoryview(bytearray(4_096))
     end = frames.add_record(buffer, frames.begin_put(buffer, bytes(16)), bytes(15) + b"\1", 1, memoryview(bytes(40)))
     bad_producer = bytes(buffer[: frames.end_put(buffer, end, 1, 2)])
-    asks_for_all = frames.frame(Type.NOTE, frames.pack_confirmations([("x", [(7 << 64, 1, 1 << 63)])]))
+    asks_for_all = frames.frame(Type.NOTE, pack_confirmations([("x", [(7 << 64, 1, 1 << 63)])]))
     sent = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         bytes(100_000),

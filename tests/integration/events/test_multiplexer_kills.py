@@ -126,9 +126,9 @@ def test_a11_both_are_killed_again_and_again(nursery: Nursery, tmp_path: Path, m
         collector.kill()
         collector.start(arm=f"events.{step}=kill@{3 + number}")
         sender.start(arm=f"events.{other}=kill@{2 + number}", label=f"l{number}", end="stays")
-        until(lambda: not (_lives(sender) and _lives(collector)), "one of them is killed")
+        until(lambda: not (sender.lives and collector.lives), "one of them is killed")
         for place in (sender, collector):
-            if _lives(place):
+            if place.lives:
                 place.kill()
         collector.start()
     sender.start(label="last")
@@ -136,7 +136,3 @@ def test_a11_both_are_killed_again_and_again(nursery: Nursery, tmp_path: Path, m
     collector.drained()
     _check_all(collector, sender)
     collector.kill()
-
-
-def _lives(place: Place) -> bool:
-    return place.nursery.wait(place.pid, 0.0) is None

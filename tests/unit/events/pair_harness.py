@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clarion.events.link.frames import Confirmations
+from clarion.events.link.confirmations import Confirmations
 from clarion.events.link.sink import ForeignSection
 from clarion.events.memory.ring import Section
 from clarion.events.pair.host import Pair
@@ -114,8 +114,9 @@ class Engine:
     def partner_confirmed(self, confirmations: Confirmations) -> None:
         self.partner_confirmations.append(confirmations)
 
-    def partner_note(self, note: bytes) -> None:
+    def partner_note(self, note: bytes) -> bytes:
         self.notes.append(note)
+        return note
 
     def own_confirmations(self) -> Confirmations:
         with self._lock:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from clarion import limits
 from clarion.errors import BadFrame, Blocked, ClarionError, FrameTooLarge, ProtocolError, VersionMismatch
 from clarion.events.link import frames
+from clarion.events.link.confirmations import pack_confirmations, parts_of, unpack_confirmations
 from clarion.events.link.frames import Frame, Heartbeat, Held, Hello, Incoming, Role, Type
 from clarion.events.memory.layout import Recorded
 
@@ -33,11 +34,11 @@ READERS: dict[Type, Callable[[memoryview], object]] = {
     Type.HELLO: frames.unpack_hello,
     Type.PUT: lambda payload: [frames.recorded_of(one) for one in frames.unpack_put(payload)[1]],
     Type.STORED: frames.unpack_stored,
-    Type.CONFIRMED: frames.unpack_confirmations,
+    Type.CONFIRMED: unpack_confirmations,
     Type.RELEASED: frames.unpack_released,
     Type.HEARTBEAT: frames.unpack_heartbeat,
     Type.GIVE_BACK_ASK: frames.unpack_epoch,
-    Type.GIVE_BACK: frames.unpack_confirmations,
+    Type.GIVE_BACK: unpack_confirmations,
     Type.GIVE_BACK_DONE: frames.unpack_epoch,
     Type.NOTE: bytes,
     Type.ERROR: frames.unpack_error,
@@ -88,8 +89,8 @@ def test_a10_everything_else_does_too(
 ) -> None:
     assert frames.unpack_hello(memoryview(frames.pack_hello(hello))) == hello
     assert frames.unpack_heartbeat(memoryview(frames.pack_heartbeat(heartbeat))) == heartbeat
-    packed = frames.pack_confirmations(confirmed, number, 5)
-    assert frames.unpack_confirmations(memoryview(packed)) == (number, 5, confirmed)
+    packed = pack_confirmations(confirmed, number, 5)
+    assert unpack_confirmations(memoryview(packed)) == (number, 5, confirmed)
     assert frames.unpack_released(memoryview(frames.pack_released(77, number))) == (77, number)
     assert frames.unpack_epoch(memoryview(frames.pack_epoch(number))) == number
 
@@ -104,9 +105,9 @@ def test_a10_an_error_crosses_as_itself() -> None:
 def test_a10_confirmations_are_cut_to_fit_and_nothing_is_left_out(
     confirmed: list[tuple[str, list[tuple[int, int, int]]]], frame_bytes_max: int
 ) -> None:
-    parts = list(frames.parts_of(confirmed, frame_bytes_max))
+    parts = list(parts_of(confirmed, frame_bytes_max))
     for part in parts:
-        assert len(frames.pack_confirmations(part)) + frames.HEADER_BYTES <= frame_bytes_max
+        assert len(pack_confirmations(part)) + frames.HEADER_BYTES <= frame_bytes_max
     flat = [(name, one) for part in parts for name, some in part for one in some]
     assert flat == [(name, one) for name, some in confirmed for one in some]
 
@@ -138,7 +139,7 @@ def test_a10_hostile_payloads_are_refused_and_nothing_worse(kind: Type, payload:
 SAMPLES = [
     put([Recorded(1, 2, 3, 40, 5, 6, 0, b"headers", b"body"), Recorded(1, 3, 4, 40, 5, 6, 0, b"", b"")]),
     frames.frame(Type.HELLO, frames.pack_hello(Hello("a", Role.PARTNER, sections=(Held(1, 2, 3),)))),
-    frames.frame(Type.CONFIRMED, frames.pack_confirmations([("log", [(1, 2, 3), (4, 5, 6)])], 9)),
+    frames.frame(Type.CONFIRMED, pack_confirmations([("log", [(1, 2, 3), (4, 5, 6)])], 9)),
     frames.frame(Type.HEARTBEAT, frames.pack_heartbeat(Heartbeat(1, 2, 3, 4, True, True))),
     frames.frame(Type.ERROR, frames.pack_error(Blocked(destination="x", detail="y"))),
 ]

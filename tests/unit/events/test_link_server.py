@@ -16,6 +16,7 @@ import pytest
 from clarion.errors import BadArgument, Blocked, ConnectionFailed, ConnectionLost, MessageTooLarge
 from clarion.events.link import frames
 from clarion.events.link.client import Link
+from clarion.events.link.confirmations import pack_confirmations
 from clarion.events.link.frames import Heartbeat, Held, Hello, Role, Type
 from clarion.events.link.server import Server
 from clarion.events.link.sink import Sink
@@ -136,7 +137,7 @@ def test_a10_heartbeats_are_answered(link: Link) -> None:
 def test_a11_the_server_speaks_by_itself_too(link: Link, server: Server) -> None:
     heard: list[tuple[int, bytes]] = []
     link.unasked = lambda kind, payload: heard.append((kind, bytes(payload)))
-    payload = frames.pack_confirmations([("log", [(PRODUCER, 1, 4)])])
+    payload = pack_confirmations([("log", [(PRODUCER, 1, 4)])])
     assert server.post("client", Type.CONFIRMED, payload)
     assert not server.post("nobody", Type.CONFIRMED, payload)
     assert server.post("client", Type.NOTE, b"second")

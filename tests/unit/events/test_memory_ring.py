@@ -63,12 +63,14 @@ def test_a02_eight_threads_get_dense_sequences_and_all_is_read_back(section: Sec
     assert {(each.bits, each.epoch, each.severity, each.producer) for each in found} == {(3, 7, 40, PRODUCER)}
 
 
-def test_a03_full_is_refused_counted_and_never_written_over(section: Section) -> None:
+def test_a03_full_is_refused_counted_and_never_written_over(section: Section, tmp_path: Path) -> None:
     with pytest.raises(Blocked):
         for number in range(100_000):
             emit(section, number)
     count = section.next_sequence - 1
-    assert section.refused == 1
+    other = Section.open(tmp_path / "own.ring", writable=False)
+    assert section.refused == other.refused == 1
+    other.close()
     assert [each.at for each in read_all(section)] == list(range(1, count + 1))
     began = time.monotonic()
     with pytest.raises(Blocked):

@@ -11,6 +11,7 @@ import pytest
 from clarion.errors import BadArgument, BadFrame, Blocked, UnknownFrame
 from clarion.events.encoding import Encoder
 from clarion.events.link import frames
+from clarion.events.link.confirmations import pack_confirmations, unpack_confirmations
 from clarion.events.link.frames import Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section, ring_bytes_for
@@ -34,7 +35,7 @@ class _Server:
 
     def post(self, name: str, kind: int, payload: bytes, flags: int = 0) -> bool:
         assert kind == Type.CONFIRMED
-        _, token, confirmations = frames.unpack_confirmations(memoryview(payload))
+        _, token, confirmations = unpack_confirmations(memoryview(payload))
         self.posted.append((name, token, confirmations))
         return True
 
@@ -152,7 +153,7 @@ def test_a11_a_sender_that_asks_hears_what_is_known(tmp_path: Path, early: bool)
     world = World(tmp_path / "asked.ring", routes=EVERYBODY, early=early)
     world.store(*(event(A, number) for number in range(1, 6)))
     world.intake.origins.complete(A, 1, 3)
-    asked = frames.pack_confirmations([(signals.ASKED, [(A, 2, 9), (B, 1, 1 << 40)])])
+    asked = pack_confirmations([(signals.ASKED, [(A, 2, 9), (B, 1, 1 << 40)])])
     world.intake.control(world.peer, Type.NOTE, 0, memoryview(asked))
     known = [(A, 2, 3)] if not early else [(A, 2, 3), (A, 3, 6)]
     assert world.server.posted == [

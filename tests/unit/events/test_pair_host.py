@@ -244,7 +244,7 @@ def test_a10_a_note_that_cannot_be_understood_is_refused(make: Make, monkeypatch
     until(whole(a, b))
     before = b.pair.partner_note
 
-    def refuse(note: bytes) -> None:
+    def refuse(note: bytes) -> bytes:
         raise EventError(detail="what is this?")
 
     monkeypatch.setattr(b.engine, "partner_note", refuse)

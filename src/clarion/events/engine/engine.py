@@ -192,7 +192,8 @@ class Engine:
         pipeline.add_section(feed.key, feed.rank_new, first, exact=exact)
 
     def add_recipient(self, name: str, recipient: Any) -> None:
-        """From now on; it gets what is recorded from now on."""
+        """From now on; it gets what is recorded from now on. Raises `LimitReached`."""
+        self._check_room(name, recipient)
         slot = self.ledger.add_recipient(name, getattr(recipient, "filter", ""))
         self._recipients[name] = recipient
         self._reroute()
@@ -337,9 +338,17 @@ class Engine:
             self._tell_epoch(section, self._oldest_epoch(section))
         for name, recipient in self._recipients.items():
             try:
+                self._check_room(name, recipient)
                 self.ledger.add_recipient(name, getattr(recipient, "filter", ""))
             except LimitReached as error:
                 _logger.error("recipient %s cannot join, and is not delivered to: %s", name, error)
+
+    def _check_room(self, name: str, recipient: Any) -> None:
+        """Before it is recorded that one joins: whether everybody who must know it can. Raises `LimitReached`."""
+        joined = {row.name: row.filter for row in self.ledger.recipients()}
+        for known, one in (*self._recipients.items(), (name, recipient)):
+            joined[known] = getattr(one, "filter", "")
+        self._rules.check_recipients(joined)
 
     def _tell_epoch(self, section: Section, oldest: int) -> None:
         """Of the records in a section, so that slots of older ones can be used again.
@@ -365,6 +374,8 @@ class Engine:
         self.ledger.adopt_section(section.producer, section.name, section.kind, first=first)
         self.ledger.released(section.producer, first)
         boundary = section.next_sequence if self._starting or section.kind == PARTNER_KIND else first
+        if is_own and section.kind != PARTNER_KIND:  # what this process emitted before its engine ran is new as well
+            boundary = min(boundary, max(section.recovered_to, first))
         translate = self._rules.translation(section)
         feed = Feed(section, first, is_own=is_own, boundary=boundary, translate=translate)
         self.feeds[section.producer] = feed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from clarion.events.engine.feed import Translate
@@ -37,6 +38,10 @@ class Rules(Protocol):
 
     def is_replayed(self, section: Section) -> bool:
         """A partner's section is only delivered while we act for the partner."""
+        ...
+
+    def check_recipients(self, filters: Mapping[str, str]) -> None:
+        """One is about to join: everybody by name, with its filter. Raises `LimitReached` if there is no room."""
         ...
 
     def routes_changed(self, routes: Routes) -> None:

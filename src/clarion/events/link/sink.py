@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol
 
+from clarion import ids
 from clarion.core.spans import Spans
 from clarion.events.memory.layout import Recorded
 
@@ -120,6 +121,11 @@ class Sink:
             if origin == producer and low < high:
                 found.append((at + low - sequence, at + high - sequence))
         return found
+
+    def count_of_others(self, memory: int) -> int:
+        """How many events are here that come from another directory than this producer id. Any thread may ask."""
+        node = ids.node_of(memory)
+        return sum(count for producer, _, _, count in map(tuple, list(self._runs)) if ids.node_of(producer) != node)
 
     # --- letting go ---------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from clarion.events import event as events
 from clarion.events.encoding import Attributes, Encoded, Encoder
 from clarion.events.memory.ballast import NO_MEMORY, STILL_NO_MEMORY, Ballast, apart, keep
 from clarion.events.memory.committing import SyncedWriter
-from clarion.events.memory.layout import Recorded
+from clarion.events.memory.layout import MARK_REFUSED, Recorded
 from clarion.events.memory.mapping import MappedWriter
 from clarion.events.memory.writing import BUSY, FULL, Mirror, Origin, Writer
 from clarion.events.small_pieces import SmallPieces
@@ -48,7 +48,7 @@ class _Wait:
     def pause(self, writer: Writer) -> None:
         """Raises `Blocked` when the time is over."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            writer.refused += 1
+            writer.refuse()
             raise Blocked(destination=writer.name, detail="persistent memory is full")
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _WAIT_S_MAX)
@@ -61,6 +61,7 @@ class Recording:
     _writer: SyncedWriter | MappedWriter | None
     _ballast: Ballast
     _encoder: Encoder
+    _marks: memoryview
 
     @property
     def writer(self) -> SyncedWriter | MappedWriter:
@@ -93,8 +94,8 @@ class Recording:
 
     @property
     def refused(self) -> int:
-        """Events that found no room."""
-        return self._writer.refused if self._writer is not None else 0
+        """Events that found no room, in any process that wrote it."""
+        return self._marks[MARK_REFUSED]
 
     @property
     def failed(self) -> str:

@@ -82,6 +82,8 @@ class Section(Recording):
         """[first, end) that were durable and are damaged."""
         self.torn: list[Range] = []
         """[first, end) that were being written when the power went: nobody was told that they are durable."""
+        self.recovered_to = 0
+        """What lies below was there when this process began to write it; 0 if it only reads."""
         self.file = file
         self._salt = salt_of(header.producer)
         self._ring = Ring(file.view[RING_OFFSET:], self._salt, aligned=header.durability == "power")
@@ -100,6 +102,7 @@ class Section(Recording):
         found = restart(self.file, self._ring, header, self._released_mark())
         self.lost.extend(found.lost)
         self.torn.extend(found.torn)
+        self.recovered_to = found.next_sequence
         head = found.head_sequence, found.head_position
         self._reader = Reader(self._ring, self.producer, head, self.lost, self.torn)
         self._publish_head(*head)

@@ -37,6 +37,7 @@ from clarion.events.memory.layout import (
     KIND_FOREIGN,
     KIND_OWN,
     MARK_DURABLE,
+    MARK_REFUSED,
     MARK_RELEASED_CHECK,
     MARK_RELEASED_POSITION,
     MARK_RELEASED_SEQUENCE,
@@ -112,8 +113,6 @@ class Writer:
         self.name = name
         self.file = file
         self.mirror: Mirror | None = None
-        self.refused = 0
-        """Events that found no room."""
         self.failed = ""
         """Why nothing can be written any more."""
         self._view = file.view
@@ -136,6 +135,10 @@ class Writer:
         self._sector = memoryview(bytearray(SECTOR_BYTES))
         self.durable = next_sequence - 1
         self._marks[MARK_DURABLE] = self.durable
+
+    def refuse(self) -> None:
+        """An event finds no room: counted where other processes see it."""
+        self._marks[MARK_REFUSED] += 1
 
     def check(self) -> None:
         """Whether this thread may write here now."""

@@ -18,6 +18,7 @@ from itertools import groupby
 from clarion import ids
 from clarion.errors import BadArgument, BadBatch, BadFrame, Blocked, UnknownFrame
 from clarion.events.link import frames
+from clarion.events.link.confirmations import unpack_confirmations
 from clarion.events.link.frames import Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer, Server
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section
@@ -25,6 +26,7 @@ from clarion.events.memory.ballast import NO_MEMORY, keep
 from clarion.events.multiplex import origins as origins_module
 from clarion.events.multiplex import signals
 from clarion.events.multiplex.origins import COMPLETE, HELD, Origins
+from clarion.events.multiplex.unheard import Unheard
 from clarion.events.routing import Routes
 from clarion.events.steps import Steps
 from clarion.message import Headers, decode_headers
@@ -57,10 +59,14 @@ class Intake:
         self._recorded = recorded
         self._early = confirm_early
         self.frame_bytes_max = frame_bytes_max
-        switches = signals.CONFIRMS_EARLY * confirm_early | signals.FORWARDS * forward
+        self.unheard = Unheard()
+        """Of those who say what they hear, and of those that were not here since the start."""
+        switches = signals.CONFIRMS_EARLY * confirm_early | (signals.FORWARDS | signals.TELLS_AGAIN) * forward
         self._welcome = Hello(name, Role.MULTIPLEX, switches, frame_bytes_max, section.producer)
         self._senders: dict[int, str] = {}
         """Who sent events of a producer last, and hears what becomes of them."""
+        self._deaf: set[int] = set()
+        """Producers whose sender does not say what it hears."""
         self._pending: tuple[int, list[Origin]] | None = None
         """What is being recorded: the next sequence of the section before, and what goes there."""
         self._beat = 0
@@ -98,7 +104,7 @@ class Intake:
             if producer != sender:
                 _check_producer(producer)
                 sender = producer
-                self._senders[producer] = name  # before the state is looked at: see `Outcomes`
+                self._sends(peer, producer)  # before the state is looked at: see `Outcomes`
                 self.origins.comes(producer, way)
             if not 0 < sequence <= ids.SEQUENCE_MAX:
                 raise BadFrame(detail=f"an event has the sequence {sequence}")
@@ -125,8 +131,16 @@ class Intake:
             producer, floor = frames.unpack_released(payload)
             self.origins.will_not_come(producer, peer.hello.memory if peer.hello is not None else 0, floor)
         elif kind == Type.NOTE:
-            for _, ranges in frames.unpack_confirmations(payload)[2]:
-                self._asked(peer, ranges)
+            _, token, confirmations = unpack_confirmations(payload)
+            for recipient, ranges in confirmations:
+                if token == signals.HEARD:
+                    self.unheard.heard(recipient, ranges)
+                elif token == signals.TELL:
+                    for producer, _, _ in ranges:
+                        if producer in self.origins:
+                            self._sends(peer, producer)
+                else:
+                    self._asked(peer, ranges)
         else:
             raise UnknownFrame(type=kind, state="multiplexing")
         return False
@@ -135,6 +149,7 @@ class Intake:
         name = peer.name
         for producer in [producer for producer, sender in list(self._senders.items()) if sender == name]:
             self._senders.pop(producer, None)
+            self._deaf.discard(producer)
 
     # --- recording ------------------------------------------------------------------------------------
 
@@ -195,7 +210,7 @@ class Intake:
         unknown: list[tuple[int, int, int]] = []
         for producer, first, end in ranges:
             if producer in self.origins:
-                self._senders[producer] = peer.name  # before the state is looked at
+                self._sends(peer, producer)  # before the state is looked at
             for begin, until, state in self.origins.pieces(producer, first, end):
                 if state == COMPLETE or (state == HELD and self._early):
                     known.append((producer, begin, until))
@@ -204,11 +219,31 @@ class Intake:
         for token, found in ((signals.OF_ALL, known), (signals.UNKNOWN, unknown)):
             self._post(peer.name, signals.ASKED, found, token)
 
+    def _sends(self, peer: Peer, producer: int) -> None:
+        """Events of this producer come over this connection from now on: what was not heard is told here again."""
+        if self._senders.get(producer) == peer.name:
+            return
+        self._senders[producer] = peer.name
+        try:
+            missed = self.unheard.of(producer)
+        except NO_MEMORY:
+            del self._senders[producer]  # the group comes again, and it is told then
+            raise
+        if peer.hello is None or not peer.hello.epoch & signals.HEARS:
+            self._deaf.add(producer)
+            self.unheard.forget(producer)
+        else:
+            self._deaf.discard(producer)
+        for recipient, ranges in missed:
+            self._post(peer.name, recipient, ranges, signals.OF_RECIPIENT)
+
     def _say(self, name: str, token: int, events: list[Origin]) -> None:
         self._post(name, signals.ASKED, signals.joined(events), token)
 
     def confirm(self, recipient: str, ranges: list[tuple[int, int, int]], token: int) -> None:
-        """Tell whoever sent these events (step 256). From any thread; who is not connected will ask."""
+        """Tell whoever sent these events (step 256). From any thread; who is not connected asks, or is told later."""
+        if token == signals.OF_RECIPIENT:
+            self.unheard.add(recipient, [one for one in ranges if one[0] not in self._deaf])
         by_sender: dict[str, list[tuple[int, int, int]]] = {}
         for one in ranges:
             sender = self._senders.get(one[0])

@@ -36,6 +36,9 @@ LOOK_S = 0.05
 AGAIN_S = 0.2
 """A ledger that is full is tried again."""
 
+UNHEARD = "multiplex.unheard"
+"""The value of the ledger that has forwarded confirmations which nobody said to have heard."""
+
 _logger = logging.getLogger("clarion.events")
 Range = tuple[int, int]
 
@@ -60,6 +63,8 @@ class Outcomes:
         """Sequences of the section that were said to be complete, from `_told_floor` on."""
         self._told_floor = section.first_sequence
         self._forwarded: dict[str, BitMap64] = {}
+        self._recalled = not forward
+        """What was confirmed before this start, and may not have been heard, is told."""
         self._scheduled = False
         self._marked = self._mapped = section.first_sequence
         """Everything below is complete, so in memory, and in the ledger."""
@@ -67,7 +72,7 @@ class Outcomes:
         self._changed_producers: set[int] = set()
         self._writing = False
         self._load()
-        if self._late:
+        if self._late or forward:
             self._loop.call_later(LOOK_S, self._look)
 
     def _load(self) -> None:
@@ -79,6 +84,12 @@ class Outcomes:
                 self._intake.origins.load(value)
             except (msgspec.MsgspecError, ValueError) as error:
                 _logger.error("what was complete before cannot be read, doubles are possible: %s", error)
+        unheard = self._engine.ledger.value(UNHEARD)
+        if unheard is not None and self._forward:
+            try:
+                self._intake.unheard.load(unheard)
+            except (msgspec.MsgspecError, ValueError) as error:
+                _logger.error("which confirmations were not heard cannot be read: %s", error)
 
     # --- confirmations ----------------------------------------------------------------------------------
 
@@ -106,7 +117,8 @@ class Outcomes:
             fresh -= known
         known |= fresh
         self._forwarded[recipient] = known
-        self._intake.confirm(recipient, self._origins_of(runs_of(fresh)), signals.OF_RECIPIENT)
+        if fresh:
+            self._intake.confirm(recipient, self._origins_of(runs_of(fresh)), signals.OF_RECIPIENT)
 
     def relay(self, recipient: str, ranges: list[tuple[int, int, int]]) -> None:
         """A multiplexer behind this one has forwarded a confirmation: so do we, with the way that it came."""
@@ -114,9 +126,22 @@ class Outcomes:
             self._intake.confirm(recipient, ranges, signals.OF_RECIPIENT)
 
     def _look(self) -> None:
-        self._loop.call_later(LOOK_S, self._look)
-        if not self._scheduled:
+        if self._late or not self._recalled:
+            self._loop.call_later(LOOK_S, self._look)
+        feed = self._engine.feeds.get(self._key)
+        if not self._recalled and feed is not None and feed.queue.next >= feed.boundary:
+            self._recall(feed.boundary)
+            self._recalled = True
+        if self._late and not self._scheduled:
             self._complete()
+
+    def _recall(self, below: int) -> None:
+        """Of what was here at the start, before it leaves: which recipients have it. Who has heard it, knows that."""
+        first_here = self._engine.feeds[self._key].queue.first
+        for slot, pipeline in self._engine.pipelines.items():
+            floor, spans = self._engine.ledger.settled(self._key, slot)
+            known = [(max(first, first_here), min(end, below)) for first, end in ((0, floor), *spans)]
+            self._forward_one(pipeline.name, [one for one in known if one[0] < one[1]])
 
     def _complete(self) -> None:
         """Tell senders of what nobody here is owed any more."""
@@ -159,6 +184,8 @@ class Outcomes:
 
     def releasable(self, floor: int) -> int:
         """Everybody here has settled what is below `floor`: how far the ledger knows it."""
+        if not self._recalled:
+            self._recall(floor)
         if floor > self._marked:
             if self._late:
                 self._complete()  # all of them are
@@ -177,6 +204,8 @@ class Outcomes:
                 bucket = next(iter(self._changed))
                 ledger.set_value(value_name(bucket), self._intake.origins.dump(bucket))
                 self._changed.discard(bucket)
+            if self._forward:
+                ledger.set_value(UNHEARD, self._intake.unheard.dump())
         except JournalFull:
             self._loop.call_later(AGAIN_S, self._write)
             return

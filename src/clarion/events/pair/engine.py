@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from clarion.events.link.frames import Confirmations
+from clarion.events.link.confirmations import Confirmations
 from clarion.events.link.sink import ForeignSection
 
 
@@ -42,8 +42,8 @@ class PairEngine(Protocol):
         """The partner says that its own events were confirmed: if we act for it, these are not sent again."""
         ...
 
-    def partner_note(self, note: bytes) -> None:
-        """Who the recipients of the partner are, for every event of it that is read from now on.
+    def partner_note(self, note: bytes) -> bytes:
+        """Who the recipients of the partner are, for every event of it that is read from now on; what to keep of it.
 
         Raises `ClarionError` if that cannot be understood. Called by the link's thread, so it must not wait, and more
         than once with the same note."""

@@ -26,11 +26,12 @@ import threading
 import time
 from pathlib import Path
 
-from clarion import limits
+from clarion import ids, limits
 from clarion.errors import BadArgument, BadFrame, ClarionError, UnknownFrame
 from clarion.events.link import frames
 from clarion.events.link.client import Address, Link
-from clarion.events.link.frames import FIRST, LAST, Confirmations, Heartbeat, Hello, Role, Type
+from clarion.events.link.confirmations import Confirmations, Ranges, pack_confirmations, parts_of, unpack_confirmations
+from clarion.events.link.frames import FIRST, LAST, Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer, Server
 from clarion.events.link.sink import ForeignSection, Sink
 from clarion.events.memory.ballast import of_process
@@ -104,11 +105,14 @@ class Pair:
         self._asking: set[str] = set()
         self._beating = False
         self._floors: dict[int, int] = {}
-        self._confirmed: list[tuple[str, frames.Ranges]] = []
+        self._confirmed: list[tuple[str, Ranges]] = []
         self._note: bytes | None = None
         self._note_version = 0
         self._partner_run = 0
         """Which run of the partner greeted last."""
+        self._partner_memory = 0
+        """Which persistent memory it has; 0: it has not said so."""
+        self._former_floors: dict[int, int] = {}
         self._confirmed_sent = False
         """The partner knows all confirmations of before the present link."""
         self._state: list[tuple[str, list[tuple[int, int, int]]]] = []
@@ -129,7 +133,7 @@ class Pair:
         """Whether the partner's events may be delivered now; to be asked before every batch."""
         return self._machine.may_act(clock_ms())
 
-    def confirmed(self, recipient: str, ranges: frames.Ranges) -> None:
+    def confirmed(self, recipient: str, ranges: Ranges) -> None:
         """Own events were confirmed: the partner is told soon, so that it sends fewer a second time."""
         with self._lock:
             self._confirmed.append((recipient, ranges))
@@ -150,7 +154,7 @@ class Pair:
 
     @property
     def partner_note(self) -> bytes | None:
-        """The last one of the partner, also of before a restart."""
+        """What the engine wanted kept of the last one of the partner, also of before a restart."""
         return self._note_file.note
 
     def take_over(self) -> None:
@@ -188,6 +192,8 @@ class Pair:
             "epoch": machine.memory.epoch,
             "owes": machine.memory.owes,
             "held_for_partner": self._section.next_sequence - self._section.first_sequence,
+            "held_of_former": self._held_of_former(),
+            "partner_memory": f"{self._partner_memory:032x}" if self._partner_memory else "",
         }
 
     def close(self, *, hand_over: bool = False) -> None:
@@ -228,7 +234,10 @@ class Pair:
                 self._obey(instruction)
 
     def heard(self, heartbeat: Heartbeat) -> Heartbeat:
-        """A heartbeat came; returns the answer."""
+        """A heartbeat came, in the link's thread; returns the answer."""
+        floors, self._former_floors = self._former_floors, {}
+        for producer, floor in floors.items():
+            self.sink.released(producer, floor)
         with self._lock:
             self._tell(m.Heard(heartbeat))
             return self._machine.heartbeat(clock_ms())
@@ -306,16 +315,16 @@ class Pair:
     def _give_back(self, epoch: int, token: int) -> None:
         confirmations = self._engine.confirmations(self._section)
         self._points.before_give_back()
-        parts = list(frames.parts_of(confirmations, self._frame_bytes_max))
+        parts = list(parts_of(confirmations, self._frame_bytes_max))
         self._messenger.do(lambda: self._send_state(parts, epoch, token))
 
-    def _send_state(self, parts: list[list[tuple[str, frames.Ranges]]], epoch: int, token: int) -> None:
+    def _send_state(self, parts: list[list[tuple[str, Ranges]]], epoch: int, token: int) -> None:
         """All parts over one connection, or the rest not at all."""
         try:
             link = self._connected()
             for number, part in enumerate(parts):
                 flags = FIRST * (number == 0) | LAST * (number == len(parts) - 1)
-                payload = frames.pack_confirmations(part, epoch, token)
+                payload = pack_confirmations(part, epoch, token)
                 link.send(Type.GIVE_BACK, payload, flags=flags, deadline_s=self._deadline_s())
         except (ClarionError, OSError):
             pass  # the partner asks again
@@ -344,8 +353,8 @@ class Pair:
 
     def _confirm(self, confirmations: Confirmations) -> None:
         if any(ranges for _, ranges in confirmations):
-            for part in frames.parts_of(confirmations, self._frame_bytes_max):
-                self._post(Type.CONFIRMED, frames.pack_confirmations(part))
+            for part in parts_of(confirmations, self._frame_bytes_max):
+                self._post(Type.CONFIRMED, pack_confirmations(part))
 
     # --- messages to the partner ----------------------------------------------------------------------
 
@@ -369,6 +378,7 @@ class Pair:
                 link.close()
                 raise BadArgument(argument="partner", detail=f"{link.welcome.name} answers instead of {self.partner}")
             self._link = link
+            self._know_memory(link.welcome.memory)
             self._engine.held_there([(held.producer, held.end) for held in link.welcome.sections])
             with self._lock:
                 self._floors.clear()
@@ -415,6 +425,31 @@ class Pair:
     def greeted(self, hello: Hello) -> None:
         """The partner has connected."""
         self._partner_run = hello.epoch
+        self._know_memory(hello.memory)
+
+    def _know_memory(self, memory: int) -> None:
+        """The partner says which persistent memory it has. A new one is empty: all that it needs of us is sent again,
+        but of what it had recorded in the former one only our copy is left."""
+        with self._lock:
+            if not memory or memory == self._partner_memory:
+                return
+            former, self._partner_memory = self._partner_memory, memory
+        held = self._held_of_former()
+        if former or held:
+            data = {"partner": self.partner, "held_of_former": held}
+            self._worker.do(lambda: self._engine.report("clarion.pair.partner_replaced", "error", data))
+
+    def is_former(self, producer: int) -> bool:
+        """Of a memory that the partner does not have any more."""
+        return self._partner_memory != 0 and ids.node_of(producer) != ids.node_of(self._partner_memory)
+
+    def release_former(self, floors: dict[int, int]) -> None:
+        """What lies below these was delivered, and its origin cannot say so: the link's thread lets it go."""
+        self._former_floors = {producer: floor for producer, floor in floors.items() if self.is_former(producer)}
+
+    def _held_of_former(self) -> int:
+        """Events here of a memory that the partner does not have any more: it will not say that they are settled."""
+        return self.sink.count_of_others(self._partner_memory) if self._partner_memory else 0
 
     def received(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
         """Anything but events and heartbeats; whether it is to be answered."""
@@ -428,7 +463,7 @@ class Pair:
         elif kind == Type.GIVE_BACK_DONE:
             self._tell(m.GiveBackDone(frames.unpack_epoch(payload)))
         elif kind == Type.CONFIRMED:
-            _, _, confirmations = frames.unpack_confirmations(payload)
+            _, _, confirmations = unpack_confirmations(payload)
             self._worker.do(lambda: self._engine.partner_confirmed(confirmations))
         elif kind == Type.NOTE:
             self._take_note(peer, bytes(payload))
@@ -442,13 +477,12 @@ class Pair:
         if len(note) > limits.EVENT_LINK_NOTE_BYTES_MAX:
             raise BadFrame(detail=f"NOTE of {len(note)} bytes")
         self._points.before_note_kept()
-        self._engine.partner_note(note)
-        self._note_file.save(note)
+        self._note_file.save(self._engine.partner_note(note))
         self._points.after_note_kept()
 
     def _state_part(self, peer: Peer, flags: int, payload: memoryview) -> None:
         """Parts count only from the first on, and over one connection: a state with a hole would be forgotten."""
-        epoch, token, part = frames.unpack_confirmations(payload)
+        epoch, token, part = unpack_confirmations(payload)
         source = peer.socket, token
         if flags & FIRST:
             self._state, self._state_source = [], source

@@ -22,6 +22,8 @@ _HEAD = struct.Struct("<8sQI")
 _CHECKSUM = struct.Struct("<I")
 _NOTE_AT = _HEAD.size + _CHECKSUM.size
 _COPY_BYTES = limits.EVENT_LINK_NOTE_BYTES_MAX + 4096
+_KEPT_BYTES_MAX = _COPY_BYTES - _NOTE_AT
+"""A note, and what the receiver knows beside it."""
 
 
 class NoteFile:
@@ -44,7 +46,7 @@ class NoteFile:
 
     def _take(self, copy: bytes) -> None:
         magic, number, size = _HEAD.unpack_from(copy)
-        if magic != _MAGIC or number <= self._number or size > limits.EVENT_LINK_NOTE_BYTES_MAX:
+        if magic != _MAGIC or number <= self._number or size > _KEPT_BYTES_MAX:
             return
         note = copy[_NOTE_AT : _NOTE_AT + size]
         if _CHECKSUM.unpack_from(copy, _HEAD.size)[0] == crc32c(note, crc32c(copy[: _HEAD.size])):

@@ -8,8 +8,9 @@ Guarantees
     2. A multiplexer that confirms early has what is confirmed in its persistent memory. With one that does not, an
        event is confirmed when all recipients behind it have it; meanwhile others follow it, up to `window_events`.
        Whatever is missed by a broken connection or a restart on either side is asked for again.
-    3. `on_confirmation(recipient, ranges)` hears of the confirmations that a multiplexer forwards while it is
-       connected; a range is (producer, first sequence, end). Behind two multiplexers a name has a `/`.
+    3. `on_confirmation(recipient, ranges)` hears of each confirmation that a multiplexer forwards, once while this
+       process runs: what was lost with a connection is told again. A range is (producer, first sequence, end). Behind
+       two multiplexers a name has a `/`.
     4. Storing takes at most `timeout_s`; then a delivery fails, visibly, and the engine tries again. A full memory
        at the other end is waited for within that time.
 """
@@ -25,6 +26,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap64
+
 from clarion import limits
 from clarion.errors import (
     BadArgument,
@@ -37,6 +40,7 @@ from clarion.errors import (
     NotDelivered,
     Timeout,
 )
+from clarion.events.distribution.lane import runs_of
 from clarion.events.recipients.awaited import Awaited
 from clarion.events.recipients.base import Later, Named, Partly
 from clarion.settings import parse_address
@@ -56,6 +60,7 @@ ASK_S = 10.0
 RECIPIENTS_MAX = 1_024
 WINDOW_EVENTS = 65_536
 FLOORS_MAX = 10_000
+PRODUCERS_MAX = 1_024
 
 _logger = logging.getLogger("clarion.events")
 Ranges = list[tuple[int, int, int]]
@@ -96,6 +101,12 @@ class Multiplexing(Named):
         """For the multiplexer whose recipient this is."""
         self.confirmations_by_recipient: dict[str, int] = {}
         """How many confirmations of each recipient behind the multiplexer were forwarded."""
+        self._heard: dict[tuple[str, int], BitMap64] = {}
+        """By recipient and producer: what was forwarded."""
+        self._producers: dict[int, None] = {}
+        """Whose events went there, the newest last, if it forwards."""
+        self._forwards = False
+        """The multiplexer forwards confirmations, also when nothing is awaited."""
         self._link: AsyncLink | None = None
         self._connecting: asyncio.Lock | None = None
         self._awaited = Awaited()
@@ -134,6 +145,8 @@ class Multiplexing(Named):
             async with asyncio.timeout(self._timeout_s):
                 link = await self._connected()
                 early = bool(link.welcome.epoch & CONFIRMS_EARLY)
+                if self._forwards:
+                    self._note_producers(records)
                 if not early:
                     self._awaited.add(records, later)
                 await self._store(link, records, progress)
@@ -153,6 +166,13 @@ class Multiplexing(Named):
             self._awaited.drop(later)
             raise
         return None if early else later
+
+    def _note_producers(self, records: Sequence[Recorded]) -> None:
+        for producer in {record.producer for record in records}:
+            if producer not in self._producers:
+                self._producers[producer] = None
+                if len(self._producers) > PRODUCERS_MAX:
+                    del self._producers[next(iter(self._producers))]
 
     async def _store(self, link: AsyncLink, records: Sequence[Recorded], progress: _Progress) -> None:
         """All of them, or what refused one. A memory that is full is waited for."""
@@ -180,6 +200,7 @@ class Multiplexing(Named):
     async def _connected(self) -> AsyncLink:
         from clarion.events.link.asynchronous import AsyncLink
         from clarion.events.link.frames import Hello, Role
+        from clarion.events.multiplex.signals import HEARS, TELLS_AGAIN
 
         if self._connecting is None:
             await self.open()
@@ -189,12 +210,14 @@ class Multiplexing(Named):
             if link is None or link.broken:
                 # Each connection has a name of its own: what is said to one is not said to another.
                 name = f"{socket.gethostname()[:64]}-{self.name[:64]}-{secrets.token_hex(8)}"
-                hello = Hello(name, Role.MULTIPLEX, memory=self._way)
+                hello = Hello(name, Role.MULTIPLEX, HEARS, memory=self._way)
                 timeout_s = min(self._timeout_s, CONNECT_S_MAX)
                 link = self._link = await AsyncLink.connect(
                     self._address, timeout_s, hello=hello, unasked=self._unasked, lost=self._news.set
                 )
+                self._forwards = bool(link.welcome.epoch & TELLS_AGAIN)
                 self._ask(link)
+                self._want_news(link)
             return link
 
     def _ask(self, link: AsyncLink) -> None:
@@ -206,17 +229,26 @@ class Multiplexing(Named):
             for payload in payloads(ASKED, self._awaited.ranges(), OF_ALL):
                 link.send(Type.NOTE, payload)
 
+    def _want_news(self, link: AsyncLink) -> None:
+        """What becomes of the events that went there is to be told over this connection."""
+        from clarion.events.link.frames import Type
+        from clarion.events.multiplex.signals import ASKED, TELL, payloads
+
+        if self._forwards and self._producers:
+            for payload in payloads(ASKED, [(producer, 1, 2) for producer in self._producers], TELL):
+                link.send(Type.NOTE, payload)
+
     async def _keep_asking(self) -> None:
-        """While something is awaited be connected, and ask now and then."""
+        """While something is awaited, or forwarded, be connected, and ask now and then."""
         pause_s = AGAIN_S_MIN
         while True:
             self._news.clear()
             link = self._link
             with suppress(TimeoutError):
-                waits = self._awaited.count and (link is None or link.broken)
+                waits = (self._awaited.count or self._forwards) and (link is None or link.broken)
                 async with asyncio.timeout(pause_s if waits else ASK_S):
                     await self._news.wait()
-            if not self._awaited.count:
+            if not self._awaited.count and not self._forwards:
                 continue
             try:
                 if self._link is not None and self._link is link and not link.broken:
@@ -231,7 +263,8 @@ class Multiplexing(Named):
 
     def _unasked(self, frame: Frame) -> None:
         """Raises `ProtocolError` for what makes no sense."""
-        from clarion.events.link.frames import Type, unpack_confirmations
+        from clarion.events.link.confirmations import unpack_confirmations
+        from clarion.events.link.frames import Type
         from clarion.events.multiplex.signals import OF_ALL, OF_RECIPIENT, UNKNOWN
 
         if frame.type != Type.CONFIRMED:
@@ -240,12 +273,41 @@ class Multiplexing(Named):
         for recipient, ranges in confirmations:
             if token == OF_RECIPIENT:
                 self._forwarded(recipient, ranges)
+                self._say_heard(recipient, ranges)
             elif token in (OF_ALL, UNKNOWN):
                 for one in ranges:
                     for later, indexes in self._awaited.take(*one):
                         (later.confirm if token == OF_ALL else later.again)(indexes)
 
+    def _say_heard(self, recipient: str, ranges: Ranges) -> None:
+        from clarion.events.link.frames import Type
+        from clarion.events.multiplex.signals import HEARD, payloads
+
+        link = self._link
+        if self._forwards and link is not None and not link.broken:
+            for payload in payloads(recipient, ranges, HEARD):
+                link.send(Type.NOTE, payload)
+
+    def _fresh(self, recipient: str, ranges: Ranges) -> Ranges:
+        """Without what was heard before. Of more recipients and producers than are kept, everything."""
+        found: Ranges = []
+        for producer, first, end in ranges:
+            if (recipient, producer) not in self._heard and len(self._heard) >= FLOORS_MAX:
+                found.append((producer, first, end))
+                continue
+            known = self._heard.setdefault((recipient, producer), BitMap64())
+            fresh = BitMap64()
+            fresh.add_range(first, end)
+            fresh -= known
+            known |= fresh
+            self._heard[recipient, producer] = known
+            found += [(producer, *run) for run in runs_of(fresh)]
+        return found
+
     def _forwarded(self, recipient: str, ranges: Ranges) -> None:
+        ranges = self._fresh(recipient, ranges)
+        if not ranges:
+            return
         counts = self.confirmations_by_recipient
         if recipient in counts or len(counts) < RECIPIENTS_MAX:
             counts[recipient] = counts.get(recipient, 0) + sum(end - first for _, first, end in ranges)
