@@ -16,10 +16,12 @@ from pathlib import Path
 
 from clarion.errors import ClarionError
 from clarion.events.routing import Routes
+from clarion.threads import NO_MEMORY
 
 FILE = "routes"
 MARK = "routes.mark"
 MARK_BYTES = 8
+READ_BYTES = 1 << 16
 
 
 class SharedRoutes:
@@ -27,6 +29,7 @@ class SharedRoutes:
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / FILE
+        self._name = str(self._file)
         descriptor = os.open(directory / MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_size < MARK_BYTES:
@@ -47,12 +50,23 @@ class SharedRoutes:
 
     def _reload(self, mark: int) -> None:
         try:
-            self._routes = Routes.load(self._file.read_bytes())
+            self._routes = Routes.load(self._content())
             self._known = mark
         except FileNotFoundError:
             self._known = mark
-        except (OSError, MemoryError, ClarionError):
-            return
+        except (OSError, *NO_MEMORY, TypeError, ClarionError):
+            return  # TypeError: what some builds of Python make of a call for which there was no memory
+
+    def _content(self) -> bytes:
+        """Of the file, by the fewest objects there can be: this happens where there may be no memory."""
+        descriptor = os.open(self._name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(descriptor, READ_BYTES)
+            while more := os.read(descriptor, READ_BYTES):
+                content += more
+            return content
+        finally:
+            os.close(descriptor)
 
     def publish(self, routes: Routes) -> None:
         """Only by the process that holds the engine lock. Raises OSError when there is no room for a small file."""

@@ -52,7 +52,7 @@ def way_of_an_event() -> dict[types.CodeType, str]:
     ]  # fmt: skip
     functions: list[Any] = [
         EventSystem.emit, MappedFile.write, MappedFile.sync, SharedRoutes.current, SharedRoutes._reload,
-        ids.format_id, pack_state, released_check, check_properties,
+        SharedRoutes._content, ids.format_id, pack_state, released_check, check_properties,
     ]  # fmt: skip
     for owner in owners:
         functions += functions_of(owner)
