@@ -298,7 +298,7 @@ def test_a10_a_note_survives_a_torn_write_and_is_written_once(tmp_path: Path) ->
 def test_a10_a_large_state_is_given_back_in_parts(make: Make) -> None:
     a, b, _ = make(Policy.WITNESS)
     until(whole(a, b))
-    b.pair._frame_bytes_max = 2_000
+    b.pair.frame_bytes_max = 2_000
     for number in range(300):
         a.emit(str(number))
     until(lambda: a.empty and b.empty)

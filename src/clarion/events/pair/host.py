@@ -29,7 +29,7 @@ from pathlib import Path
 from clarion import ids, limits
 from clarion.errors import BadArgument, BadFrame, ClarionError, UnknownFrame
 from clarion.events.link import frames
-from clarion.events.link.client import Address, Link
+from clarion.events.link.client import Address
 from clarion.events.link.confirmations import Confirmations, Ranges, pack_confirmations, parts_of, unpack_confirmations
 from clarion.events.link.frames import FIRST, LAST, Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer, Server
@@ -43,7 +43,9 @@ from .keeper import Keeper
 from .machine import Machine
 from .memory_file import MemoryFile
 from .messages import Policy, Timing
+from .messenger import Messenger
 from .note_file import NoteFile
+from .receiver import Receiver
 from .states import Bond, Duty, Right
 from .witness import Witness
 from .worker import Points, Worker
@@ -80,9 +82,9 @@ class Pair:
         self._engine = engine
         self._section = section
         self._witness = witness
-        self._partner_address = partner_address
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         first = time.time_ns()
+        self.memory_id = memory_id
         self._hello = Hello(name, Role.PARTNER, first, memory=memory_id)
         self.sink = Sink(section)
         self._file = MemoryFile(state_path)
@@ -90,20 +92,21 @@ class Pair:
         policy = Policy.WITNESS if witness is not None else without_witness
         self._lock = threading.RLock()
         self._machine = Machine(name, partner, policy, self.timing, self._file.memory, now_ms=clock_ms(), first=first)
-        self._points = Points(registry)
+        self.points = Points(registry)
         self.keeper = Keeper(
             partner_address, self._hello, registry, stored_s=stored_ms / 1000, frame_bytes_max=frame_bytes_max,
             on_whole=self._mirrored,
         )  # fmt: skip
-        self.server = Server(_Handler(self), listen, frame_bytes_max=frame_bytes_max, ballast=of_process())
+        self.server = Server(Receiver(self), listen, frame_bytes_max=frame_bytes_max, ballast=of_process())
         self._worker = Worker("pair-worker")
-        self._messenger = Worker("pair-messenger")
+        self._messenger = Messenger(
+            partner_address, partner, self._hello, self.timing, self.points, self._connected,
+            frame_bytes_max=frame_bytes_max,
+        )  # fmt: skip
         self._witness_worker = Worker("pair-witness")
         self._thread = threading.Thread(target=self._run, name="clarion-events-pair", daemon=True)
         self._stop = threading.Event()
-        self._link: Link | None = None
         self._asking: set[str] = set()
-        self._beating = False
         self._floors: dict[int, int] = {}
         self._confirmed: list[tuple[str, Ranges]] = []
         self._note: bytes | None = None
@@ -205,8 +208,6 @@ class Pair:
         self.server.close()
         for worker in (self._messenger, self._witness_worker, self._worker):
             worker.close()
-        if self._link is not None:
-            self._link.close()
         if self._witness is not None:
             if hand_over and self._machine.memory.epoch:
                 try:
@@ -245,8 +246,7 @@ class Pair:
     def _obey(self, instruction: m.Instruction) -> None:
         match instruction:
             case m.SendHeartbeat(heartbeat):
-                if not self._beating:
-                    self._beating = self._messenger.do(lambda: self._beat(heartbeat))
+                self._messenger.beat(heartbeat, lambda answer: self._tell(m.Heard(answer)))
             case m.AskLease(name, ttl_ms, _):
                 if name not in self._asking:
                     self._asking.add(name)
@@ -254,7 +254,7 @@ class Pair:
             case m.ReleaseLease(name, epoch):
                 self._witness_worker.do(lambda: self._release_lease(name, epoch))
             case m.Remember(memory):
-                self._points.before_remember()
+                self.points.before_remember()
                 self._file.save(memory)
             case m.SetMayDeliver(allowed):
                 self._worker.do(lambda: self._engine.may_deliver(allowed))
@@ -263,11 +263,11 @@ class Pair:
             case m.StopReplay(number):
                 self._worker.do(lambda: self._stop_replay(number))
             case m.AskGiveBack(epoch):
-                self._post(Type.GIVE_BACK_ASK, frames.pack_epoch(epoch))
+                self._messenger.post(Type.GIVE_BACK_ASK, frames.pack_epoch(epoch))
             case m.SendGiveBack(epoch, token):
                 self._worker.do(lambda: self._give_back(epoch, token))
             case m.SendDone(token):
-                self._post(Type.GIVE_BACK_DONE, frames.pack_epoch(token))
+                self._messenger.post(Type.GIVE_BACK_DONE, frames.pack_epoch(token))
             case m.Forget():
                 self._worker.do(self._forget)
             case m.Report(type_, severity, data):
@@ -279,12 +279,12 @@ class Pair:
 
     def _ask_lease(self, name: str, ttl_ms: int) -> None:
         assert self._witness is not None
-        self._points.before_lease()
+        self.points.before_lease()
         asked_ms = clock_ms()
         answer: m.Stimulus = m.WitnessUnreachable(name)
         try:
             grant = self._witness.acquire(name, self.name, ttl_ms)
-            self._points.after_lease()
+            self.points.after_lease()
             granted = m.LeaseGranted(name, grant.epoch, min(ttl_ms, grant.expires_in_ms), asked_ms)
             answer = granted if grant.granted else m.LeaseRefused(name)
         except (ClarionError, OSError):
@@ -304,39 +304,28 @@ class Pair:
     # --- the engine -----------------------------------------------------------------------------------
 
     def _start_replay(self) -> None:
-        self._points.before_start_replay()
+        self.points.before_start_replay()
         self._engine.start_replay(self._section)
 
     def _stop_replay(self, number: int) -> None:
-        self._points.before_stop_replay()
+        self.points.before_stop_replay()
         self._engine.stop_replay(self._section)
         self._tell(m.ReplayStopped(number))
 
     def _give_back(self, epoch: int, token: int) -> None:
         confirmations = self._engine.confirmations(self._section)
-        self._points.before_give_back()
-        parts = list(parts_of(confirmations, self._frame_bytes_max))
-        self._messenger.do(lambda: self._send_state(parts, epoch, token))
-
-    def _send_state(self, parts: list[list[tuple[str, Ranges]]], epoch: int, token: int) -> None:
-        """All parts over one connection, or the rest not at all."""
-        try:
-            link = self._connected()
-            for number, part in enumerate(parts):
-                flags = FIRST * (number == 0) | LAST * (number == len(parts) - 1)
-                payload = pack_confirmations(part, epoch, token)
-                link.send(Type.GIVE_BACK, payload, flags=flags, deadline_s=self._deadline_s())
-        except (ClarionError, OSError):
-            pass  # the partner asks again
+        self.points.before_give_back()
+        parts = list(parts_of(confirmations, self.frame_bytes_max))
+        self._messenger.give_back(parts, epoch, token)
 
     def _forget(self) -> None:
-        self._points.before_forget()
+        self.points.before_forget()
         self._engine.forget(self._section)
 
     def _apply(self, epoch: int, token: int, state: Confirmations) -> None:
-        self._points.before_apply()
+        self.points.before_apply()
         self._engine.apply_confirmations(state)
-        self._points.after_apply()
+        self.points.after_apply()
         self._tell(m.StateApplied(epoch, token))
 
     # --- what is at the partner -----------------------------------------------------------------------
@@ -353,55 +342,18 @@ class Pair:
 
     def _confirm(self, confirmations: Confirmations) -> None:
         if any(ranges for _, ranges in confirmations):
-            for part in parts_of(confirmations, self._frame_bytes_max):
-                self._post(Type.CONFIRMED, pack_confirmations(part))
+            for part in parts_of(confirmations, self.frame_bytes_max):
+                self._messenger.post(Type.CONFIRMED, pack_confirmations(part))
 
     # --- messages to the partner ----------------------------------------------------------------------
 
-    def _post(self, kind: int, payload: bytes, flags: int = 0) -> None:
-        self._messenger.do(lambda: self._send(kind, payload, flags))
-
-    def _deadline_s(self) -> float:
-        return time.monotonic() + self.timing.silence_ms / 2 / 1000
-
-    def _connected(self) -> Link:
-        link = self._link
-        if link is not None and link.broken:
-            link.close()
-            link = self._link = None
-        if link is None:
-            timeout_s = self.timing.silence_ms / 2 / 1000
-            link = Link.connect(
-                self._partner_address, timeout_s, hello=self._hello, frame_bytes_max=self._frame_bytes_max
-            )
-            if link.welcome.name != self.partner:
-                link.close()
-                raise BadArgument(argument="partner", detail=f"{link.welcome.name} answers instead of {self.partner}")
-            self._link = link
-            self._know_memory(link.welcome.memory)
-            self._engine.held_there([(held.producer, held.end) for held in link.welcome.sections])
-            with self._lock:
-                self._floors.clear()
-                self._confirmed_sent = False
-        return link
-
-    def _send(self, kind: int, payload: bytes, flags: int = 0) -> None:
-        try:
-            self._points.before_send()
-            self._connected().send(kind, payload, flags=flags, deadline_s=self._deadline_s())
-        except (ClarionError, OSError):
-            pass  # whoever needs it asks again
-
-    def _beat(self, heartbeat: Heartbeat) -> None:
-        try:
-            link = self._connected()
-            kind, payload = link.ask(Type.HEARTBEAT, frames.pack_heartbeat(heartbeat), self._deadline_s())
-            if kind == Type.HEARTBEAT:
-                self._tell(m.Heard(frames.unpack_heartbeat(memoryview(payload))))
-        except (ClarionError, OSError):
-            pass
-        finally:
-            self._beating = False
+    def _connected(self, welcome: Hello) -> None:
+        """There is a new link to the partner, which says what it holds."""
+        self._know_memory(welcome.memory)
+        self._engine.held_there([(held.producer, held.end) for held in welcome.sections])
+        with self._lock:
+            self._floors.clear()
+            self._confirmed_sent = False
 
     def _send_news(self) -> None:
         """What changed since the last time: floors, confirmations."""
@@ -412,7 +364,7 @@ class Pair:
         for producer, floor in self._engine.floors():
             if self._floors.get(producer) != floor:
                 self._floors[producer] = floor
-                self._post(Type.RELEASED, frames.pack_released(producer, floor))
+                self._messenger.post(Type.RELEASED, frames.pack_released(producer, floor))
         with self._lock:
             confirmed, self._confirmed = self._confirmed, []
             everything, self._confirmed_sent = not self._confirmed_sent, True
@@ -476,9 +428,9 @@ class Pair:
             raise UnknownFrame(type=Type.NOTE, state="over")
         if len(note) > limits.EVENT_LINK_NOTE_BYTES_MAX:
             raise BadFrame(detail=f"NOTE of {len(note)} bytes")
-        self._points.before_note_kept()
+        self.points.before_note_kept()
         self._note_file.save(self._engine.partner_note(note))
-        self._points.after_note_kept()
+        self.points.after_note_kept()
 
     def _state_part(self, peer: Peer, flags: int, payload: memoryview) -> None:
         """Parts count only from the first on, and over one connection: a state with a hole would be forgotten."""
@@ -494,40 +446,6 @@ class Pair:
         if flags & LAST:
             state, self._state, self._state_source = self._state, [], None
             self._worker.do(lambda: self._apply(epoch, token, state))
-
-
-class _Handler:
-    """What the server does with what comes: in its thread."""
-
-    def __init__(self, pair: Pair) -> None:
-        self._pair = pair
-
-    def hello(self, peer: Peer, hello: Hello) -> Hello:
-        pair = self._pair
-        if hello.name != pair.partner or hello.role is not Role.PARTNER:
-            raise BadArgument(argument="name", detail=f"{hello.name} is not the partner of {pair.name}")
-        pair.greeted(hello)
-        named = [section.producer for section in hello.sections] or pair.sink.producers()
-        held = tuple(pair.sink.held(producer) for producer in named[: limits.EVENT_LINK_SECTIONS_MAX])
-        return Hello(
-            pair.name, Role.PARTNER, frame_bytes_max=pair._frame_bytes_max, memory=pair._hello.memory, sections=held
-        )
-
-    def store(self, peer: Peer, section: int, records: list[memoryview]) -> int:
-        pair = self._pair
-        pair._points.before_store()
-        last = pair.sink.store(records)
-        pair._points.after_store()
-        return last
-
-    def heartbeat(self, peer: Peer, heartbeat: Heartbeat) -> Heartbeat:
-        return self._pair.heard(heartbeat)
-
-    def control(self, peer: Peer, kind: int, flags: int, payload: memoryview) -> bool:
-        return self._pair.received(peer, kind, flags, payload)
-
-    def lost(self, peer: Peer) -> None:
-        """The keepers and the machine notice by themselves."""
 
 
 def clock_ms() -> int:
