@@ -40,13 +40,12 @@ SERVER = (
     Mark("client manager", "clarion.bus.loopback", "LoopbackBus.publish"),
     Mark("bus", "clarion.nodes.message_manager.host", "MessageManager._receive"),
     Mark("message manager", "clarion.journal.journal", "Journal._flush"),
-    Mark("seal", "clarion.journal.threads", "ThreadCommitter.submit"),
-    Mark("writer thread wakes", "clarion.journal.writer", "Writer.run"),
+    Mark("seal, and to the writer or in place", "clarion.journal.writer", "Writer.run"),
     Mark("writer, before the disk", "clarion.journal.file_store", "FileStore.write"),
     Mark("write", "clarion.journal.file_store", "FileStore.write", at_exit=True),
     Mark("between write and sync", "clarion.journal.file_store", "FileStore.sync"),
     Mark("sync", "clarion.journal.file_store", "FileStore.sync", at_exit=True),
-    Mark("writer, after the disk; loop wakes", "clarion.journal.journal", "Journal._written"),
+    Mark("after the disk; loop wakes, or is awake", "clarion.journal.journal", "Journal._written"),
     Mark("effects and reply", "clarion.nodes.connection", "Connection.flush", when=lambda self: self.engine.outgoing),
 )
 CLIENT = (
