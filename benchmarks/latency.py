@@ -22,8 +22,8 @@ Reading it
     compiled by Cython (14 % slower: more memory to fetch after every sleep), huge pages (nothing), a server on one
     core (3 %), somebody who spins so that no core sleeps (syncs then end with the clock's tick, after 4 ms; with a
     yield in the spin nothing is gained), io_uring instead of the writer thread (its workers are threads too). What
-    helped: a Python built with profile-guided optimisation (half the time in Python), and lone commits in the loop's
-    own thread (docs/adr/0015).
+    helped: a Python built with profile-guided optimisation (half the time in Python), and, where chosen, lone commits
+    in the loop's own thread (docs/adr/0015).
 
     Two servers of the same code differed by 6 % in one run (`--beside`), so less than that in a run says nothing. One
     reason is where the scheduler leaves their threads: on a machine of two cores whose disk interrupts only one of

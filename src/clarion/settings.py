@@ -124,7 +124,7 @@ class JournalSettings(_Table, frozen=True):
     durability: Literal["power", "process"] = "power"
     bytes_max: _Bytes = limits.JOURNAL_BYTES_MAX_DEFAULT
     segment_bytes: _Bytes | None = None
-    lone_in_place: bool = True
+    lone_in_place: bool = False
     """A lone commit to a quick disk is made by the event loop itself, while nobody else wants it."""
 
 
