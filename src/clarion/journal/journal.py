@@ -67,7 +67,7 @@ class Journal:
         """For any thread: whether new segments are to be prepared gently, because somebody waits for short commits."""
         self.may_wait: Callable[[], bool] = _never
         """Whether the appending thread may itself wait for a quick disk while nobody else wants it: a lone commit is
-        then spared two changes of thread, which cost more than the sync (docs/adr/0015)."""
+        then spared two changes of thread, which cost half as much as the sync (docs/adr/0015)."""
         self.commits_here = 0
         """So many commits the appending thread waited for."""
         self.durable = 0
