@@ -71,7 +71,7 @@ from clarion.settings import Settings
 from clarion.wire import commands, frames
 from clarion.wire.batch import Batch, Buffer
 
-_RESUME_S = 0.005
+_RESUME_MS = 5
 """Room that comes back is gathered for so long before producers that wait are told."""
 _LEFT_OVER_MS = 100
 _log = logging.getLogger("clarion.mm")
@@ -95,7 +95,7 @@ class MessageManager:
         self.registry = registry
         self._on_failed = on_failed
         self._open_journal = open_journal
-        self._failed = False
+        self._failed = self._ended = False
         self._subscriptions: list[Subscription] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[int, Callable[[commands.Command], None]] = {}
@@ -232,6 +232,7 @@ class MessageManager:
         if hasattr(self, "journal"):
             # Called by `close`, and in its thread, where nothing may be handed out.
             self.journal.on_durable = lambda position: self._guarded(self.log.on_durable, position)
+            self._ended = True
             await self._loop.run_in_executor(None, self.journal.close)
 
     def _fail_stop(self, error: ClarionError) -> None:
@@ -338,8 +339,12 @@ class MessageManager:
         return time.time_ns() // 1_000_000
 
     def later(self, wait_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back in so many milliseconds."""
-        return self._loop.call_later(wait_ms / 1000, self._guarded, callback)
+        """Call back in so many milliseconds, unless the log is closed or has failed by then."""
+        return self._loop.call_later(wait_ms / 1000, self._on_time, callback)
+
+    def _on_time(self, callback: Callable[[], None]) -> None:
+        if not self._failed and not self._ended:
+            self._guarded(callback)
 
     def policy(self, destination: Destination) -> Effective:
         """What holds for a destination now."""
@@ -485,7 +490,7 @@ class MessageManager:
         """Producers that wait for room may go on, soon."""
         if self.publishing.waiting and not self._resuming:
             self._resuming = True
-            self._loop.call_later(_RESUME_S, self._resume)
+            self.later(_RESUME_MS, self._resume)
 
     def _resume(self) -> None:
         self._resuming = False
