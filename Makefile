@@ -19,8 +19,9 @@ setup: $(READY) ## Make the virtual environment .venv, once
 run: $(READY) ## Run the demonstration: events, a server, its crash, pipelines, and nothing lost
 	@$(PYTHON) -m clarion demo --plot build/demo.png
 
+# In their order: the files with the longest tests come before the many short ones, so that both workers end together.
 test: $(READY_TEST) ## Run all tests except the long ones
-	$(PYTHON) -m pytest -m "not soak" -n 2 --dist loadfile
+	$(PYTHON) -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY) ## Lint, formatting and types
 	$(PYTHON) -m ruff check .

@@ -19,7 +19,7 @@ from clarion import limits
 from clarion.errors import BadArgument, MessageTooLarge, NoSuchStream
 from clarion.testing.server import ServerProcess
 from tests.integration.helpers import WAIT_S, describe, is_idle, run, take, until
-from tests.integration.large_process import MIB, Counted, Growth, blocks
+from tests.integration.large_process import MIB, Counted, Expected, Growth, blocks
 from tests.integration.topologies import TOPOLOGIES, Single, Split, Topology, started
 
 GROWN_MIB_MAX = 50
@@ -108,7 +108,7 @@ def through(server: Topology, name: str, size: int, seconds: float) -> None:
     idle_ms = sorted(idle_ms + others.took(IDLE_MESSAGES))
     others.close()
     assert sent["bytes"] == received["bytes"] == size
-    assert sent["digest"] == received["digest"]
+    assert received["is_equal"], "every byte is the one that was sent"
     assert sent["wire_bytes"] == received["wire_bytes"] == size, "every byte went over the wire once"
     peaks = {who: growth.mib for who, growth in grown.items()}
     peaks |= {"sender": sent["grown_mib"], "receiver": received["grown_mib"]}
@@ -120,6 +120,20 @@ def through(server: Topology, name: str, size: int, seconds: float) -> None:
               f"messages, p99 {seen['small_p99_ms']} ms; {told_of(took_ms, idle_ms)}")  # fmt: skip
     assert max(peaks.values()) < GROWN_MIB_MAX, peaks
     assert sent["small_messages"] > 5 and received["small_messages"] > 5, "small messages pass between fragments"
+
+
+@pytest.mark.parametrize("piece", [1_000, 240 * 1024, 3 * MIB])
+def test_b12_a_wrong_byte_would_be_seen(piece: int) -> None:
+    def compared(body: bytes) -> Expected:
+        expected = Expected()
+        for at in range(0, len(body), piece):
+            expected.take(body[at : at + piece])
+        return expected
+
+    seen = compared(BODY)
+    assert (seen.size, seen.is_equal) == (len(BODY), True)
+    for at in (0, 7, 8, MIB - 1, MIB + 7, len(BODY) - 1):
+        assert not compared(BODY[:at] + bytes([BODY[at] ^ 1]) + BODY[at + 1 :]).is_equal
 
 
 def test_b12_a_large_body_passes_every_process_in_little_memory(server: Topology, name: str) -> None:
