@@ -28,7 +28,7 @@ def test_b17_many_destinations_are_listed_in_answers_that_fit(tmp_path: Path) ->
         answers: asyncio.Queue[bytes] = asyncio.Queue()
         client.subscribe(commands.session_channel(SESSION), answers.put_nowait)
         for number in range(9_000):
-            manager.create("queue", f"q{number:05d}")
+            manager.naming.create("queue", f"q{number:05d}")
         names: list[str] = []
         while True:
             asked = {"request": 1, "verb": "destinations", "arguments": {"after": names[-1] if names else None}}

@@ -31,14 +31,14 @@ def test_a05_a_timer_after_the_end_does_nothing(tmp_path: Path, how: str) -> Non
         broker = Broker(settings_for(tmp_path, SEGMENTS * SEGMENT_BYTES), FaultyDisk(SEGMENT_BYTES, SEGMENTS))
         await broker.start()
         manager, made = broker.manager, list[Destination]()
-        manager.later(0, lambda: made.append(manager.resolve("queue:before")))
+        manager.later(0, lambda: made.append(manager.naming.resolve("queue:before")))
         await turn()
         assert len(made) == 1, "timers work"
         if how == "failed":
             manager.journal.on_failed(InternalFault(detail="as if"))
         else:
             await broker.end()
-        manager.later(0, lambda: made.append(manager.resolve("queue:after")))
+        manager.later(0, lambda: made.append(manager.naming.resolve("queue:after")))
         await turn()
         assert len(made) == 1
         assert (broker.failure is not None) == (how == "failed")

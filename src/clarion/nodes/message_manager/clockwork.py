@@ -91,7 +91,7 @@ class Clockwork:
         def durable() -> None:
             self._host.shown(destination, tail)
             if destination.kind == TOPIC:
-                self._host.release(destination, [(first, tail)])  # all its subscriptions may be gone, or be new
+                self._host.freeing.release(destination, [(first, tail)])  # all its subscriptions may be gone, or be new
 
         self._host.log.after(durable)
 

@@ -67,7 +67,7 @@ class Consuming:
             self._host.log.after(lambda: self._host.reply(session.identity, request, result))
 
     def _subscribe(self, session: Session, wanted: dict[str, Any]) -> dict[str, object]:
-        destination = self._host.resolve_source(wanted["destination"], session)
+        destination = self._host.naming.resolve_source(wanted["destination"], session)
         held = self.attach(
             session, destination, wanted["consumer"], wanted, credit_of(wanted), wanted.get("held") or ()
         )
@@ -219,7 +219,7 @@ class Consuming:
     def settled(self, destination: Destination, ranges: list[Range]) -> None:
         """Confirmations are durable: free what nobody needs, and tell who wants to know."""
         self._host.watching.confirmed(destination, ranges)
-        self._host.release(destination, ranges)
+        self._host.freeing.release(destination, ranges)
 
     def reject(self, command: Command) -> None:
         """REJECT: they come again, to whoever is next."""

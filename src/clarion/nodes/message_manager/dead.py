@@ -97,7 +97,7 @@ class Dead:
         reason: str,
     ) -> None:
         host = self._host
-        target = host.system(DEAD)
+        target = host.naming.system(DEAD)
         first, end = run
         now_ms = host.now_ms()
         story = {
@@ -154,7 +154,7 @@ class Dead:
 
     def _gone(self, destination: Destination, ranges: list[Range], how: int) -> None:
         self._host.watching.confirmed(destination, ranges, how)
-        self._host.release(destination, ranges)
+        self._host.freeing.release(destination, ranges)
         self._host.delivery.wake(destination)
 
     # --- back -----------------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ class Dead:
     async def resend(self, sequences: list[int] | None, origin: str | None, to: str | None) -> int:
         """Send dead messages back where they were, or to another destination; how many."""
         host = self._host
-        source = host.system(DEAD)
+        source = host.naming.system(DEAD)
         subscription = source.subscriptions[QUEUE_SUBSCRIPTION]
-        target_named = None if to is None else host.resolve(to)
+        target_named = None if to is None else host.naming.resolve(to)
         wanted = None if sequences is None else set(sequences)
         lowest, highest = subscription.confirmed.floor, source.visible
         if wanted is not None:  # not all dead messages for a few of them
@@ -217,7 +217,7 @@ class Dead:
         if target is None:
             if not isinstance(came_from, str):
                 return 0
-            target = host.resolve(came_from)
+            target = host.naming.resolve(came_from)
             name = story.get("subscription")
             if target.kind != QUEUE and name:
                 known = named(target, name, durable=True) or named(target, name, durable=False)
@@ -243,7 +243,7 @@ class Dead:
             [(0, source.large[sequence])] if sequence in source.large else [],
         )  # fmt: skip
         host.transfer(entry, encoded)
-        host.log.after(lambda: host.release(source, [(sequence, sequence + 1)]))
+        host.log.after(lambda: host.freeing.release(source, [(sequence, sequence + 1)]))
         return 1
 
 

@@ -158,7 +158,7 @@ class Delivery:
         event(_log, ERROR, "messages_lost", destination=str(destination), first=first, count=end - first)
 
         def durable() -> None:
-            self._host.release(destination, [damaged])
+            self._host.freeing.release(destination, [damaged])
             self.wake(destination)
 
         self._host.log.after(durable)

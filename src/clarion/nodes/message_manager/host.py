@@ -17,40 +17,26 @@ from typing import Any
 from clarion import limits
 from clarion.bus.interface import Bus, Subscription
 from clarion.core.cache import PageCache
-from clarion.core.destination import EXPIRY_STEP_MS, QUEUE, Destination
-from clarion.core.entries import (
-    Create,
-    Drop,
-    Kind,
-    Transfer,
-)
-from clarion.core.pages import Page
+from clarion.core.destination import EXPIRY_STEP_MS, Destination
+from clarion.core.entries import Transfer
 from clarion.core.policies import Effective, PolicyTable
 from clarion.core.state import State
-from clarion.core.subscription import Range
-from clarion.core.wellknown import KINDS, is_temporary, receivable, sendable
-from clarion.errors import (
-    BadArgument,
-    ClarionError,
-    InternalFault,
-    JournalFull,
-    LimitReached,
-    NoSuchDestination,
-    WrongKind,
-)
+from clarion.core.wellknown import KINDS
+from clarion.errors import ClarionError, InternalFault, JournalFull, LimitReached
 from clarion.ids import IdGenerator
 from clarion.instruments import Registry
 from clarion.journal import Recovery
-from clarion.message import DestinationName
 from clarion.nodes.logging import ERROR, event
 from clarion.nodes.message_manager.clockwork import Clockwork
 from clarion.nodes.message_manager.consuming import Consuming
 from clarion.nodes.message_manager.dead import Dead
 from clarion.nodes.message_manager.delivery import Delivery
+from clarion.nodes.message_manager.freeing import Freeing
 from clarion.nodes.message_manager.leasing import Leasing
 from clarion.nodes.message_manager.log import EntryLog
 from clarion.nodes.message_manager.looking import Looking
 from clarion.nodes.message_manager.merging import Merging
+from clarion.nodes.message_manager.naming import Naming
 from clarion.nodes.message_manager.publishing import Publishing
 from clarion.nodes.message_manager.ranging import Ranging
 from clarion.nodes.message_manager.readers import Readers
@@ -59,7 +45,7 @@ from clarion.nodes.message_manager.recovering import OpenJournal, files_of, opti
 from clarion.nodes.message_manager.requests import Requests
 from clarion.nodes.message_manager.restarting import Restarting
 from clarion.nodes.message_manager.retention import Retention
-from clarion.nodes.message_manager.sessions import Session, Sessions
+from clarion.nodes.message_manager.sessions import Sessions
 from clarion.nodes.message_manager.slow import Slow
 from clarion.nodes.message_manager.streaming import Streaming
 from clarion.nodes.message_manager.subscribing import Subscribing
@@ -71,8 +57,6 @@ from clarion.settings import Settings
 from clarion.wire import commands, frames
 from clarion.wire.batch import Batch, Buffer
 
-_RESUME_MS = 5
-"""Room that comes back is gathered for so long before producers that wait are told."""
 _LEFT_OVER_MS = 100
 _log = logging.getLogger("clarion.mm")
 
@@ -102,10 +86,7 @@ class MessageManager:
         self.sessions = Sessions()
         self.cache = PageCache(settings.message_manager.read_cache_bytes)
         self.started_ms = 0
-        self._resuming = False
         self._left_over: list[Callable[[], None]] = []
-        self._resolved: dict[str, Destination] = {}
-        """Texts that were checked before: parsing a name costs more than storing a small batch."""
 
     # --- start and stop -------------------------------------------------------------------------------
 
@@ -120,7 +101,7 @@ class MessageManager:
         self.journal.start()
         self.state.recovered()
         for destination in self.state.destinations.values():
-            self.release(destination, [(1, destination.tail)])
+            self.freeing.release(destination, [(1, destination.tail)])
         self.upkeep.measure()
         self._resume_work()
         self.bus.after_burst = self.journal.flush
@@ -149,6 +130,8 @@ class MessageManager:
         self.state = State(self.journal.status().segment_bytes, policies)
         self._ids = IdGenerator.begin(self.settings.node.site, self.settings.node.node, self.now_ms())
         self._own_producer, self._own_sequence = self._ids.next_producer(), 1
+        self.naming = Naming(self)
+        self.freeing = Freeing(self)
         self.publishing = Publishing(self)
         self.upkeep = Upkeep(self)
         self.log = EntryLog(
@@ -216,7 +199,7 @@ class MessageManager:
 
     def _make_wellknown(self) -> None:
         for name in KINDS:
-            self.system(name)
+            self.naming.system(name)
 
     async def stop(self) -> None:
         """Make everything durable and leave: a clean end needs no recovery."""
@@ -350,78 +333,6 @@ class MessageManager:
         """What holds for a destination now."""
         return self.state.policies.effective(destination.name)
 
-    def resolve(self, text: str) -> Destination:
-        """The destination that a client sends to, created on first use.
-
-        Raises `WrongKind`, `BadName`, `LimitReached`, and `NoSuchDestination` for a temporary one that is gone.
-        """
-        known = self._resolved.get(text)
-        if known is not None and self.state.destinations.get(known.identity) is known:
-            return known
-        found = self._resolve(sendable(text))
-        if len(self._resolved) >= limits.DESTINATIONS_MAX:
-            self._resolved.clear()
-        self._resolved[text] = found
-        return found
-
-    def resolve_source(self, text: str, session: Session) -> Destination:
-        """The destination that a client consumes from: its own temporary ones, and some of the system's, too."""
-        found = self._resolve(receivable(text))
-        if is_temporary(found.name) and not self.temporary.is_owner(found, session):
-            raise BadArgument(argument="destination", detail=f"{found} is another connection's")
-        return found
-
-    def _resolve(self, wanted: DestinationName) -> Destination:
-        kind, name = wanted
-        found = self.state.find(name)
-        if found is None:
-            if is_temporary(name):
-                raise NoSuchDestination(destination=name)
-            found = self.create(kind or QUEUE, name)
-        if kind is not None and kind != found.kind:
-            raise WrongKind(destination=name, kind=found.kind, wanted=kind)
-        return found
-
-    def system(self, name: str) -> Destination:
-        """One of the destinations that always exist."""
-        found = self.state.find(name)
-        return self.create(KINDS[name], name) if found is None else found
-
-    def create(self, kind: str, name: str, quota_bytes: int | None = None) -> Destination:
-        """A new destination."""
-        if len(self.state.destinations) >= limits.DESTINATIONS_MAX + len(KINDS):
-            raise LimitReached(what="destinations", limit=limits.DESTINATIONS_MAX)
-        identity = self.state.next_destination
-        quota = quota_bytes or self.settings.destinations.quota_bytes or 0
-        patterns = self.merging.durable_for(name) if kind != QUEUE else []
-        self.log.write(Kind.CREATE, Create(identity, kind, name, quota, patterns).encode())
-        made = self.state.destinations[identity]
-        self.retention.look(made)
-        self.merging.created(made)
-        self.readers.created(made)
-        return made
-
-    def drop(self, destination: Destination) -> None:
-        """Remove a destination with all that is in it; its consumers are told. Raises `JournalFull`."""
-        self.log.write(Kind.DROP, Drop(destination.identity).encode())
-        self.consuming.dropped(destination)
-        self.streaming.space.free_dropped()
-
-        def durable() -> None:
-            # What there is now: effects of entries before this one have freed pages meanwhile, or moved them.
-            for page in list(destination.pages):
-                destination.pages.free(page)
-                self.journal.release(page.position, page.live)
-                self.cache.drop(destination.identity, page.first)
-            for staged in list(destination.stages):
-                self.journal.release(staged.position, staged.span)
-            streams = [*destination.large.values(), *(staged.stream for staged in destination.stages)]
-            destination.large.clear()
-            self.streaming.space.let_go(destination, streams)
-            self.release_dropped(destination)  # of an outcome whose effects found it gone
-
-        self.log.after(durable)
-
     def own_ids(self, count: int) -> int:
         """The first of so many ids, for messages that the broker itself makes."""
         first = self._own_producer + self._own_sequence
@@ -447,54 +358,14 @@ class MessageManager:
         self.watching.shown(destination, first)
         self.delivery.wake(destination)
         if not destination.subscriptions or destination.floor() > first:
-            self.release(destination, [(first, tail)])
+            self.freeing.release(destination, [(first, tail)])
         if destination.expiry_next_ms:
             self.clockwork.at(destination, destination.expiry_next_ms + EXPIRY_STEP_MS)
-
-    def release_dropped(self, destination: Destination) -> None:
-        """Batches of a transaction that was rolled back need their space no more."""
-        dropped, destination.dropped = destination.dropped, []
-        for position, span in dropped:
-            self.journal.release(position, span)
-        streams, destination.dropped_streams = destination.dropped_streams, []
-        self.streaming.space.let_go(destination, streams)
 
     def quota_bytes(self, destination: Destination, policy: Effective | None = None) -> int:
         """Its own quota, or half of what the journal can hold: one abandoned subscription leaves the rest."""
         said = (policy or self.policy(destination)).quota_bytes
         return said or destination.bytes_quota or self.upkeep.capacity_bytes // 2
-
-    def release(self, destination: Destination, ranges: Sequence[Range] = ()) -> None:
-        """Free what nobody needs.
-
-        What it is judged by may hold entries that are not durable yet, and a crash would undo those: so the space
-        is given up when everything written so far is durable.
-        """
-        freed = destination.release(ranges)
-        for page in freed:
-            self.cache.drop(destination.identity, page.first)
-        large = destination.release_large(ranges) if destination.large else []
-        if freed or large:
-            self.log.after(lambda: self._give_up(destination, freed, large))
-        else:
-            self.room_came()
-
-    def _give_up(self, destination: Destination, freed: list[Page], large: list[int]) -> None:
-        for page in freed:
-            self.journal.release(page.position, page.live)
-        if large:
-            self.streaming.space.let_go(destination, large)
-        self.room_came()
-
-    def room_came(self) -> None:
-        """Producers that wait for room may go on, soon."""
-        if self.publishing.waiting and not self._resuming:
-            self._resuming = True
-            self.later(_RESUME_MS, self._resume)
-
-    def _resume(self) -> None:
-        self._resuming = False
-        self.publishing.resume()
 
     @property
     def batch_bytes_max(self) -> int:

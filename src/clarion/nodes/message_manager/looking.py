@@ -48,7 +48,7 @@ class Looking:
         journal = host.journal.status()
         published_rate, confirmed_rate = host.upkeep.rates()
         destinations = [known for known in host.state.destinations.values() if not known.name.startswith("_")]
-        dead = host.system(DEAD)
+        dead = host.naming.system(DEAD)
         return {
             "node": host.settings.node.name,
             "uptime_s": round((time.time() * 1000 - host.started_ms) / 1000, 1),

@@ -107,7 +107,7 @@ class Publishing:
         try:
             if sessions.taken and command.session in sessions.taken:
                 raise ProducerTaken(producer=ids.format_id(sessions.taken[command.session]))
-            destination = self._host.resolve(batch.destination.decode())
+            destination = self._host.naming.resolve(batch.destination.decode())
             refused = session.refusing.get(destination.identity)
             if refused is None or first <= refused:
                 self._judge(session, destination, batch, floor, command.flags, transaction, stream)

@@ -119,7 +119,7 @@ class Readers:
         kind, name = parse_destination(wanted["destination"], system=True)
         found = self._host.state.find(name)
         if kind == QUEUE or wanted["subscription"] or (found is not None and found.kind == QUEUE):
-            self._claim(reader, self._host.resolve_source(wanted["destination"], reader.session))
+            self._claim(reader, self._host.naming.resolve_source(wanted["destination"], reader.session))
             return
         if found is None:
             raise NoSuchDestination(destination=name)

@@ -130,14 +130,14 @@ class Requests:
 
     def _discard(self, destination: Destination, ranges: list[Range]) -> None:
         self._host.log.write(Kind.DISCARD, Ranges(destination.identity, 0, ranges).encode())
-        self._host.log.after(lambda: self._host.release(destination, ranges))
+        self._host.log.after(lambda: self._host.freeing.release(destination, ranges))
 
     async def _create(self, arguments: Arguments) -> object:
         kind, name = parse_destination(text(arguments, "destination"))
         if self._host.state.find(name) is not None:
             raise BadArgument(argument="destination", detail=f"{name} exists")
         quota = number(arguments, "quota_bytes", 0)
-        return self._host.looking.describe(self._host.create(kind or "queue", name, quota or None))
+        return self._host.looking.describe(self._host.naming.create(kind or "queue", name, quota or None))
 
     async def _drop(self, arguments: Arguments) -> object:
         destination = find(self._host.state, arguments)
@@ -145,7 +145,7 @@ class Requests:
             raise BadArgument(argument="destination", detail=f"{destination} has consumers, or a reader")
         if destination.name.startswith("_") and not is_temporary(destination.name):
             raise BadArgument(argument="destination", detail=f"{destination} belongs to the system")
-        self._host.drop(destination)
+        self._host.naming.drop(destination)
         self._host.temporary.dropped(destination)
         return {"dropped": str(destination)}
 

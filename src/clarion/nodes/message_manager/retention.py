@@ -95,4 +95,4 @@ class Retention:
             self._host.log.write(Kind.RETAIN, Retain(destination.identity, first).encode())
         except JournalFull:
             return
-        self._host.log.after(lambda: self._host.release(destination, [(1, destination.tail)]))
+        self._host.log.after(lambda: self._host.freeing.release(destination, [(1, destination.tail)]))

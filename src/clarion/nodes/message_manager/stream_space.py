@@ -90,7 +90,7 @@ class StreamSpace:
             if home is not None:
                 home.bytes_streamed -= stream.bytes_live
             self._free(stream)
-        self._host.room_came()
+        self._host.freeing.room_came()
 
     def _free(self, stream: Stream) -> None:
         for position, size in stream.spaces(self._host.state.segment_bytes):
@@ -110,7 +110,7 @@ class StreamSpace:
                 self._host.log.write(Kind.DISCARD, Ranges(destination.identity, 0, lost).encode())
                 destination.lost_messages += 1
                 event(_log, ERROR, "messages_lost", destination=str(destination), first=sequence, count=1)
-                self._host.log.after(lambda found=destination, ranges=lost: self._host.release(found, ranges))  # type: ignore[misc]
+                self._host.log.after(lambda found=destination, ranges=lost: self._host.freeing.release(found, ranges))  # type: ignore[misc]
 
     async def compact(self, victim: Victim) -> None:
         """Copy the fragments that lie in a segment to the tail. Raises `JournalFull`."""

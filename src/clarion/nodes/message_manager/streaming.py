@@ -91,7 +91,7 @@ class Streaming:
         fragment = frames.unpack_fragment(command.payload)
         session = self._host.sessions.get(command.session)
         try:
-            self._take(session, self._host.resolve(fragment.destination.decode()), fragment)
+            self._take(session, self._host.naming.resolve(fragment.destination.decode()), fragment)
         except JournalFull:
             self._wait(session, fragment, _FULL)
         except ClarionError as error:
@@ -246,7 +246,7 @@ class Streaming:
         """The verb `stream`: how much of a body is here, and, once its message is stored, the id of that."""
         self.pacing.let_in_all()
         identity = _identity(session, arguments)
-        destination = self._host.resolve(_text(arguments, "destination"))
+        destination = self._host.naming.resolve(_text(arguments, "destination"))
         size = arguments.get("size") or 0
         if not isinstance(size, int) or not 0 <= size < 1 << 63:
             raise BadArgument(argument="size", detail="it is not a number of bytes")

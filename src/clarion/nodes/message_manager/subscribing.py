@@ -106,7 +106,7 @@ class Subscribing:
         if subscription.in_use:
             raise SubscriptionInUse(destination=str(destination), subscription=subscription.name)
         self._host.log.write(Kind.UNSUBSCRIBE, Unsubscribe(destination.identity, subscription.identity).encode())
-        self._host.log.after(lambda: self._host.release(destination, [(1, destination.tail)]))
+        self._host.log.after(lambda: self._host.freeing.release(destination, [(1, destination.tail)]))
 
     def delete_by_name(self, destination: Destination, name: str) -> None:
         """Remove a durable subscription by its name."""
@@ -125,7 +125,7 @@ class Subscribing:
             return
         if not _in_flight(subscription, destination.large):
             destination.remove_subscription(subscription.identity)
-            self._host.release(destination, [(subscription.confirmed.floor, destination.tail)])
+            self._host.freeing.release(destination, [(subscription.confirmed.floor, destination.tail)])
 
 
 def named(destination: Destination, name: str, *, durable: bool) -> Subscription | None:

@@ -44,7 +44,7 @@ class Temporary:
         if found is None:
             if len(theirs) >= limits.TEMPORARY_PER_CONNECTION_MAX:
                 raise LimitReached(what="temporary destinations", limit=limits.TEMPORARY_PER_CONNECTION_MAX)
-            found = self._host.create(kind, name)
+            found = self._host.naming.create(kind, name)
         previous = self._owners.get(found.identity)
         if previous is not None and previous != session.connection:
             self._of.get(previous, set()).discard(found.identity)  # its earlier life: this end is yet to be heard of
@@ -71,13 +71,13 @@ class Temporary:
     def recovered(self) -> list[Callable[[], None]]:
         """After a start no connection of before is there: what is to be done, and needs room in the log."""
         gone = [known for known in self._host.state.destinations.values() if is_temporary(known.name)]
-        return [partial(self._host.drop, destination) for destination in gone]
+        return [partial(self._host.naming.drop, destination) for destination in gone]
 
     def _drop(self, identity: int) -> None:
         self._owners.pop(identity, None)
         destination = self._host.state.destinations.get(identity)
         if destination is not None:
             try:
-                self._host.drop(destination)
+                self._host.naming.drop(destination)
             except JournalFull:
                 pass  # the next start drops it

@@ -379,7 +379,7 @@ class Transacting:
             subscription = destination.subscriptions.get(identity)
             if subscription is not None:
                 host.consuming.bury_worn(destination, subscription, ranges)
-        host.release_dropped(destination)
+        host.freeing.release_dropped(destination)
         host.clockwork.look(destination)
         host.delivery.wake(destination)
 

@@ -242,7 +242,7 @@ class Watching:
         return records
 
     def _publish(self, records: list[bytes], now_ms: int) -> None:
-        feed = self._host.system(CONFIRMATIONS)
+        feed = self._host.naming.system(CONFIRMATIONS)
         encoded = wire.encode(str(feed).encode(), self._host.own_ids(len(records)), records, created_ms=now_ms)
         entry = Transfer(feed.identity, feed.tail, len(records), now_ms, 4, 0, 0, 0, 0, 0, [])
         try:
