@@ -54,8 +54,8 @@ class Expected:
             block, inside = divmod(self.size, MIB)
             is_head = inside < 8
             part = piece[: (8 if is_head else MIB) - inside]
-            whole = memoryview(block.to_bytes(8, "big") if is_head else _BLOCK)
-            self.is_equal &= part == whole[inside : inside + len(part)]
+            whole = block.to_bytes(8, "big") if is_head else _BLOCK
+            self.is_equal &= bytes(part) == whole[inside : inside + len(part)]  # views compare item by item
             self.size += len(part)
             piece = piece[len(part) :]
 
