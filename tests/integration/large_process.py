@@ -28,7 +28,7 @@ from clarion.wire import frames
 from clarion.wire.frames import Type
 
 MIB = 1 << 20
-PAUSE_S = 0.005
+PAUSE_S = 0.05
 """Between small messages on the connection of the body: they show that they pass, and are no load of their own."""
 _BLOCK = Random(12).randbytes(MIB)
 _REST = _BLOCK[8:]

@@ -25,6 +25,8 @@ from tests.integration.topologies import TOPOLOGIES, Single, Split, Topology, st
 GROWN_MIB_MAX = 50
 IDLE_MESSAGES = 1_000
 """Before and after: how long small messages take when there is no large one."""
+IDLE_MESSAGES_LONG = 5_000
+"""The same for bodies of gigabytes: a p99 of half a second says little of one of minutes."""
 DISK_EXTRA_BYTES = 1 << 30
 """Beside a body: the journal's spare and reserved segments, and what other tests write meanwhile."""
 BODY = b"".join(blocks(3 * MIB + 12_345))
@@ -95,17 +97,17 @@ def told_of(took_ms: list[float], idle_ms: list[float]) -> str:
     return f"{len(took_ms)} messages of others, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {p99 / idle:.1f} x idle"
 
 
-def through(server: Topology, name: str, size: int, seconds: float) -> None:
+def through(server: Topology, name: str, size: int, seconds: float, idle: int = IDLE_MESSAGES) -> None:
     """A body from a process to another; nobody grows, and small messages pass it by."""
     others = Others(server.url, name)
     others.took(100)  # begun
-    idle_ms = others.took(IDLE_MESSAGES)
+    idle_ms = others.took(idle)
     grown = {f"server {process.data.name}": Growth(process.pid) for process in server.processes}
     sent = result_of(worker("send", server.url, f"queue:{name}", str(size)), seconds)
     sending_ms = others.took(1)
     received = result_of(worker("receive", server.url, f"queue:{name}"), seconds)
     receiving_ms = others.took(1)
-    idle_ms = sorted(idle_ms + others.took(IDLE_MESSAGES))
+    idle_ms = sorted(idle_ms + others.took(idle))
     others.close()
     assert sent["bytes"] == received["bytes"] == size
     assert received["is_equal"], "every byte is the one that was sent"
@@ -168,7 +170,7 @@ def _through_own_server(tmp_path: Path, size: int, seconds: float) -> None:
         pytest.skip(f"{needed / 1e9:.1f} GB of disk are needed in {tmp_path}, {free / 1e9:.1f} are free")
     try:
         with started(Single(tmp_path, {"CLARION_JOURNAL_SEGMENT_BYTES": "64MiB"})) as server:
-            through(server, "large", size, seconds)
+            through(server, "large", size, seconds, IDLE_MESSAGES_LONG)
             server.check_alive()
             server.stop()
     finally:
