@@ -46,7 +46,7 @@ class ControlServer:
     def __init__(self, directory: Path, handlers: Mapping[str, Handler]) -> None:
         self._directory = directory
         self._handlers = handlers
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -57,24 +57,28 @@ class ControlServer:
             with _reachable(self._directory) as name:
                 listening.bind(name)
             (self._directory / NAME).chmod(0o600)
-            self._server = await asyncio.start_unix_server(
-                self._accepted, sock=listening, limit=limits.EVENT_CONTROL_BYTES_MAX
-            )
+            await asyncio.start_unix_server(self._accepted, sock=listening, limit=limits.EVENT_CONTROL_BYTES_MAX)
+            self._listening = listening
         except BaseException:
             listening.close()
             raise
 
     async def close(self) -> None:
         """Stop; whoever waits for an answer sees the end."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listening is not None:
+            # Not `Server.close`: a connection that is just being accepted would be dropped half made, and not closed.
+            asyncio.get_running_loop().remove_reader(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
             (self._directory / NAME).unlink(missing_ok=True)
         for task in list(self._serving):
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._listening is None:  # closed meanwhile
+            writer.close()
+            return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._serving.add(task)
 

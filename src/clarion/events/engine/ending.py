@@ -34,13 +34,15 @@ def end(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_tasks() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        _, tasks = await asyncio.wait(tasks, timeout=CANCEL_S_MAX)
-    for task in tasks:
-        _close(task)
+    """Also those that begin meanwhile: a connection that was accepted last has its task only then."""
+    known = {asyncio.current_task()}
+    while tasks := asyncio.all_tasks() - known:
+        known |= tasks
+        for task in tasks:
+            task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=CANCEL_S_MAX)
+        for task in late:
+            _close(task)
 
 
 def _close(task: asyncio.Task[object]) -> None:
