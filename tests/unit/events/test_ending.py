@@ -55,6 +55,33 @@ def test_a08_one_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     assert loop.is_closed() and let_go == ["closed"] and not task.done()
 
 
+def test_a08_an_end_that_is_not_woken_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Want of memory may lose the call that was to wake the end itself."""
+    monkeypatch.setattr(ending, "END_S_MAX", 0.05)
+    monkeypatch.setattr(ending, "CANCEL_S_MAX", 0.05)
+    real, waits, let_go = asyncio.wait, list[int](), list[str]()
+
+    async def lost_once(tasks: set[asyncio.Task[object]], **options: float) -> object:
+        waits.append(len(tasks))
+        if len(waits) == 1:
+            await asyncio.get_running_loop().create_future()
+        return await real(tasks, **options)  # type: ignore[arg-type]
+
+    async def holds() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            let_go.append("first")
+
+    monkeypatch.setattr(asyncio, "wait", lost_once)
+    loop = asyncio.SelectorEventLoop()
+    first = loop.create_task(holds())
+    loop.run_until_complete(asyncio.sleep(0))
+    ending.end(loop)
+    assert loop.is_closed() and first.cancelled() and let_go == ["first"]
+    assert len(waits) > 1, "it began again"
+
+
 def _connect_and_end(directory: Path, turns: int) -> None:
     control = ControlServer(directory, {})
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:

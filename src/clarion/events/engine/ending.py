@@ -17,19 +17,25 @@ from clarion.threads import AGAIN_S, NO_MEMORY
 
 CANCEL_S_MAX = 3.0
 """For all that is cancelled to end."""
+END_S_MAX = 5.0
+"""For one attempt at the end."""
 _CLOSES_MAX = 100
 """An `await` on the way out of a coroutine keeps it from closing, once."""
 
 
 def end(loop: asyncio.AbstractEventLoop) -> None:
-    """Blocks; in the thread of the loop, which must not run any more. Insists without memory."""
+    """Blocks; in the thread of the loop, which must not run any more. Insists without memory.
+
+    What is awaited here may be lost like everything else: so each time it has only so long, and then it begins again.
+    """
     while not loop.is_closed():
         try:
+            loop.call_later(END_S_MAX, loop.stop)
             loop.run_until_complete(_end_tasks())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
-        except (*NO_MEMORY, RuntimeError):  # stopped from outside, since it took too long
+        except (*NO_MEMORY, RuntimeError):  # stopped, since it took too long
             time.sleep(AGAIN_S)
 
 
