@@ -6,9 +6,8 @@
 
 While the body is under way, small messages go to and fro on the same connection. Each prints one line of JSON: how much
 the process grew, how many bytes went over the wire, and how long small messages took; the receiver also whether every
-byte is the one that was sent. `others`
-has nothing to do with the body: for every line that it reads it prints how long small messages took since the last one,
-in milliseconds and sorted.
+byte is the one that was sent. `others` has nothing to do with the body: for every line that it reads it prints how long
+small messages took since the last one, in milliseconds and sorted.
 """
 
 from __future__ import annotations

@@ -159,8 +159,7 @@ class EngineThread:
     def _end(self) -> None:
         self._loop = self._stop = None
         if self._ending is not None:
-            if self._told_at_s is None:  # whoever watches is to see that this takes too long, too
-                self._told_at_s = time.monotonic()
+            self._tell()  # whoever watches is to see if this takes too long, too
             end(self._ending)
             self._ending = None
 
