@@ -110,7 +110,7 @@ def main(directory: str, durability: Durability, count: int, way: str) -> None:
             if system is None:
                 record("disk.full", "volume/7", 40, time_ns, data, bits=1)
             else:
-                system.emit("disk.full", source="volume/7", severity=40, data=data, time_ns=time_ns)
+                system.emit("disk.full", source="volume/7", severity="error", data=data)  # at the time that it is
         except BaseException as error:
             errors[number] = type(error)
     space.free()

@@ -30,6 +30,7 @@ from clarion.events.event import (
     PROPERTY_SEVERITY,
     PROPERTY_SOURCE,
     PROPERTY_TIME,
+    SECONDS_CHARACTERS,
     TIME_NS_MAX,
     Severity,
     check_attributes,
@@ -248,7 +249,8 @@ class Encoder:
         second, rest = divmod(time_ns, _SECOND_NS)
         known, text = self._second
         if known != second:
-            text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            # `strftime` wants 4 KiB in one piece: without memory, that used up the ballast when a second was over.
+            text = datetime.fromtimestamp(second, UTC).isoformat()[:SECONDS_CHARACTERS]
             self._second = second, text
         return f"{text}.{rest // 1000:06d}Z"
 

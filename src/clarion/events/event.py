@@ -41,6 +41,8 @@ CONTENT_JSON: Final = "application/json"
 CONTENT_TEXT: Final = "text/plain;charset=utf-8"
 CONTENT_BYTES: Final = "application/octet-stream"
 
+SECONDS_CHARACTERS: Final = len("1970-01-01T00:00:00")
+"""Of a time, up to its fraction."""
 TYPE_UNREADABLE: Final = "event.unreadable"
 """The type of an event whose headers cannot be decoded; its data are those headers and the body, as they are."""
 SOURCE_UNKNOWN: Final = "unknown"
@@ -195,7 +197,7 @@ def format_time(time_ns: int, digits: int = 6) -> str:
     """Unix nanoseconds as RFC 3339 in UTC with so many digits of a second (at most 9), cut and not rounded."""
     seconds, fraction = divmod(time_ns, 1_000_000_000)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{f'{fraction:09d}'[:digits]}Z"
+    return f"{moment.isoformat()[:SECONDS_CHARACTERS]}.{f'{fraction:09d}'[:digits]}Z"
 
 
 def parse_time(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -123,3 +125,19 @@ def test_a03_an_event_of_exactly_the_limit_fits_both_ways() -> None:
         assert len(encode("a", "b", 40, 1, bytes(room)).body) == room
         with pytest.raises(EventTooLarge):
             encode("a", "b", 40, 1, bytes(room + 1))
+
+
+@given(seconds=st.integers(0, 253_402_300_799))
+def test_a03_the_time_of_an_event_is_made_of_small_pieces(seconds: int) -> None:
+    """What is in one piece and large cannot come from the ballast: to try again would use it up."""
+    encoder = Encoder(1_024)
+    encoder.time_text(0)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        text = encoder.time_text(seconds * 10**9 + 123_456_789)
+        assert tracemalloc.get_traced_memory()[1] - before < 1_024
+    finally:
+        tracemalloc.stop()
+    assert text == datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.123456Z")
