@@ -24,6 +24,7 @@ from clarion.errors import ClarionError, InternalFault
 from clarion.journal.appender import Appender
 from clarion.journal.checkpointer import Checkpointer
 from clarion.journal.committer import Committer
+from clarion.journal.growing import Growing
 from clarion.journal.layout import SEGMENT_HEADER_BYTES, SMALL_GROUP_BYTES, ordinal_of_end, record_bytes_max
 from clarion.journal.options import JournalOptions, JournalStatus, Probe
 from clarion.journal.record import Buffer, Kind, Location, Record, is_visible, salvage, to_record
@@ -40,9 +41,6 @@ without waiting for the loop; smaller ones wait, and gather more."""
 
 LONE_BYTES_MAX = 16 * limits.KIB
 """A group of this size may be a lone message, for which whoever appends waits itself."""
-
-PREPARE_REST_S_MAX = 0.005
-"""Between two steps of preparing a segment, however slow the disk is."""
 
 
 def _ignore(_: object = None) -> None:
@@ -63,8 +61,6 @@ class Journal:
         self.on_failed: Callable[[ClarionError], None] = _ignore
         self.on_room: Callable[[], None] = _ignore
         """Producers may have more room than before: a segment was recycled or made."""
-        self.is_shared: Callable[[], bool] = _never
-        """For any thread: whether new segments are to be prepared gently, because somebody waits for short commits."""
         self.may_wait: Callable[[], bool] = _never
         """Whether the appending thread may itself wait for a quick disk while nobody else wants it: a lone commit is
         then spared two changes of thread, which cost half as much as the sync (docs/adr/0015)."""
@@ -83,7 +79,8 @@ class Journal:
         self._space = Space(store.segment_bytes, options.bytes_max)
         self.retain = self._space.retain
         """(position, span): these bytes of the log live, until they are released."""
-        self._log = Appender(self._space, self._writer.sealed, self._grow)
+        self.growing = Growing(store, self._space, committer, self._grown)
+        self._log = Appender(self._space, self._writer.sealed, self.growing.grow)
         self._error: ClarionError | None = InternalFault(detail="the journal is not started")
         self._failed = False
         self._closing = False
@@ -92,8 +89,6 @@ class Journal:
         self._flush_scheduled = False
         self._committing = False
         self._waiting_here = False
-        self._allocating = False
-        self._created: int | None = None
         self._checkpointer = Checkpointer(self._space, self._log, probe)
         self._writer.on_progress = self._advance
 
@@ -159,7 +154,7 @@ class Journal:
         self.durable = self._log.durable = self._writer.written_end
         self._committer.on_idle(self._writer.hint)
         self._recycle()
-        self._grow()
+        self.growing.grow()
 
     # --- appending ------------------------------------------------------------------------------
 
@@ -322,36 +317,9 @@ class Journal:
         self._log.space_changed()
         self.on_room()
 
-    def _grow(self) -> None:
-        if self._allocating or self._closing or not self._space.wants_growth:
-            return
-        self._allocating = True
-        self._committer.allocate(self._create, self._grown)
-
-    def _create(self) -> None:
-        try:
-            self._created = self._store.create(self._pace)
-        except (OSError, MemoryError):
-            self._created = None
-
-    def _pace(self, took_s: float) -> bool:
-        """Between the steps of preparing a segment: rest as long as the last one took, if somebody waits for short
-        commits and there is room meanwhile. Whether steps are to be small. On the allocator's thread."""
-        if self._closing or not self.is_shared():
-            return False
-        room = self._space.room_base(Claim.PRODUCER)
-        if room >= self._space.usable_bytes:
-            time.sleep(min(took_s, PREPARE_REST_S_MAX))
-        return room > 0
-
-    def _grown(self) -> None:
-        self._allocating = False
-        created, self._created = self._created, None
-        self._space.pending = self._store.pending
-        self._space.growth_blocked = created is None
-        if created is not None:
-            self._space.free.append(created)
-            self._grow()
+    def _grown(self, is_more: bool) -> None:
+        """An attempt to prepare a segment is over."""
+        if is_more:
             self._space_grew()
         if self._checkpointer.has_parts and not self._committing:
             self._flush()
@@ -368,7 +336,7 @@ class Journal:
         self._space.estimate_bytes = value
         self._log.space_changed()
         if self._error is None:
-            self._grow()  # a larger reserve may have taken the last room: then nobody else would ask for more
+            self.growing.grow()  # a larger reserve may have taken the last room: then nobody else would ask for more
 
     @property
     def checkpoint_due(self) -> bool:
@@ -385,7 +353,7 @@ class Journal:
     def _complete_checkpoint(self, done: Callable[[], None] | None) -> None:
         self._writer.checkpoints = self._space.checkpoints
         self._recycle()
-        self._grow()
+        self.growing.grow()
         if self._probe is not None:
             self._probe("journal.checkpoint_end")
         if done is not None:
@@ -441,7 +409,7 @@ class Journal:
         """Make everything appended durable, join the threads, give the store back. Blocks."""
         if self._closing:
             return
-        self._closing = True
+        self._closing = self.growing.closing = True
         try:
             self._checkpointer.abandon()
             if self._error is None:

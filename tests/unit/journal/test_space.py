@@ -140,7 +140,7 @@ def test_b13_new_segments_are_prepared_gently_only_beside_others_and_while_there
     owner = open_owner(Asking(SEGMENT_BYTES), bytes_max=100 * SEGMENT_BYTES)
 
     for shared in (False, True):
-        owner.journal.is_shared = lambda shared=shared: shared  # type: ignore[misc]
+        owner.journal.growing.is_shared = lambda shared=shared: shared  # type: ignore[misc]
         asked.clear()
         while not asked:
             owner.append(bytes(1_500))

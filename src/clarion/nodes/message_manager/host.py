@@ -151,7 +151,7 @@ class MessageManager:
         self.retention = Retention(self)
         self.temporary = Temporary(self)
         self.streaming = Streaming(self)
-        self.journal.is_shared = self.streaming.pacing.shares
+        self.journal.growing.is_shared = self.streaming.pacing.shares
         self.transacting = Transacting(self)
         self.slow = Slow(self)
         self.leasing = Leasing(self)
