@@ -15,10 +15,12 @@ import pytest
 from clarion.errors import JournalFailed
 from clarion.events.control import ControlServer
 from clarion.events.distribution import Pipeline
+from clarion.events.engine.adopting import Adopting
 from clarion.events.engine.courier import Courier
 from clarion.events.engine.engine import Engine
 from clarion.events.engine.feed import Feed
 from clarion.events.engine.pages import Pages
+from clarion.events.engine.settling import Settling
 from clarion.events.event import Event
 from clarion.events.host_memory import HostMemory
 from clarion.events.ledger import Ledger
@@ -37,8 +39,8 @@ PLACES: list[tuple[type, str]] = [
     (Event, "from_recorded"),
     (Courier, "_wait"),
     (Courier, "_next"),
-    (Engine, "_release"),
-    (Engine, "_wake"),
+    (Settling, "_release"),
+    (Engine, "wake"),
     (Ledger, "confirm"),
     (Section, "release"),
     (HostMemory, "found"),
@@ -49,7 +51,7 @@ STARTING: list[tuple[type, str]] = [
     (Ledger, "open"),
     (Ledger, "close"),
     (Ledger, "add_recipient"),
-    (Engine, "_find"),
+    (Adopting, "find"),
     (Engine, "_add_pipeline"),
     (Engine, "_start_courier"),
 ]
@@ -116,7 +118,7 @@ def test_a08_no_memory_while_the_engine_starts(
     engine, thread = system._engine, system._thread
     assert engine is not None and thread is not None and thread.loop is not None
     failing.left = 2
-    thread.loop.call_soon_threadsafe(engine._fail, RuntimeError("a fault of ours"))
+    thread.loop.call_soon_threadsafe(engine.fail, RuntimeError("a fault of ours"))
     until(lambda: system._engine is not engine, "it stops")
     ids = [system.emit("a", source="s", data=number) for number in range(20)]
     if place[1] == "close":

@@ -90,7 +90,7 @@ def handlers(system: EventSystem, engine: Engine) -> dict[str, Handler]:
     async def count(_: dict[str, Any]) -> object:
         if not engine.is_running:
             raise EngineAbsent(path=str(system.path), detail="it is just starting")
-        engine.look()
+        engine.adopting.look()
         behind = sum(feed.section.next_sequence - feed.queue.first for feed in engine.feeds.values())
         return {"count": behind}
 

@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 
 from clarion import limits
 from clarion.errors import BadArgument, BadSetting, ClarionError, EngineAbsent, LimitReached
-from clarion.events.engine.engine import PARTNER_KIND, Engine
+from clarion.events.engine.engine import Engine
 from clarion.events.engine.feed import Translate
+from clarion.events.engine.seams import PARTNER_KIND
 from clarion.events.event import headers_of
 from clarion.events.link.confirmations import Confirmations
 from clarion.events.link.sink import ForeignSection
@@ -264,7 +265,7 @@ class _Seam:
         async def stop() -> None:
             engine = system._engine
             assert engine is not None
-            await engine.stop_feed(system._partner.producer)
+            await engine.adopting.stop(system._partner.producer)
             system._acting = False  # in the same turn: an engine that looks at its sections must not find it again
 
         while system._acting and not system._closing:

@@ -37,9 +37,10 @@ from clarion.events import look
 from clarion.events.capture import quiet
 from clarion.events.control import ControlServer
 from clarion.events.distribution import RetryPolicy
-from clarion.events.engine.engine import FOREIGN_KINDS, Engine
+from clarion.events.engine.engine import Engine
 from clarion.events.engine.feed import Translate
 from clarion.events.engine.host import EngineThread
+from clarion.events.engine.seams import FOREIGN_KINDS
 from clarion.events.event import Severity
 from clarion.events.host_memory import HostMemory, Sizes
 from clarion.events.ledger import Ledger

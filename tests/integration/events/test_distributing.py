@@ -148,7 +148,7 @@ def test_a07_a_removed_recipient_does_not_come_back_with_the_engine(systems: Sys
     assert ask(system.path, "remove_recipient", {"name": "two"}) == {"owed": 0}
     engine, thread = system._engine, system._thread
     assert engine is not None and thread is not None and thread.loop is not None
-    thread.loop.call_soon_threadsafe(engine._fail, RuntimeError("a fault of ours"))
+    thread.loop.call_soon_threadsafe(engine.fail, RuntimeError("a fault of ours"))
     until(lambda: system._engine is not engine, "it stops")
     delivering(system)
     ids = emit_some(system)

@@ -18,10 +18,11 @@ from typing import Any, Protocol
 
 from clarion import limits
 from clarion.errors import ClarionError
-from clarion.events.distribution import Batch, Confirm, GiveUp, Instruction, Pipeline
+from clarion.events.distribution import Batch, Confirm, Instruction, Pipeline
 from clarion.events.engine.dead import Resending
 from clarion.events.engine.feed import Feed
 from clarion.events.engine.pages import Pages
+from clarion.events.engine.settling import Settling
 from clarion.events.event import Event
 from clarion.events.ledger import DEAD_SECTION
 from clarion.events.memory import Recorded
@@ -45,13 +46,12 @@ class Engine(Protocol):
     feeds: dict[int, Feed]
     pages: Pages
     resending: Resending
+    settling: Settling
     landed: asyncio.Event
 
     def now_ms(self) -> int: ...
     def may_deliver(self) -> bool: ...
     def offer(self, pipeline: Pipeline) -> None: ...
-    def confirm(self, pipeline: Pipeline, confirm: Confirm) -> None: ...
-    def give_up(self, pipeline: Pipeline, give_up: GiveUp, event: Recorded | None) -> None: ...
 
 
 class Courier:
@@ -242,7 +242,7 @@ class Courier:
         for instruction in self.pipeline.confirmed(batch, indexes):
             if isinstance(instruction, Confirm):
                 self.confirmed += instruction.events
-                self._engine.confirm(self.pipeline, instruction)
+                self._engine.settling.confirm(self.pipeline, instruction)
 
     def _again(self, batch: Batch, indexes: list[tuple[int, int]]) -> None:
         """The recipient has lost what it had safe."""
@@ -267,12 +267,12 @@ class Courier:
         by_place: dict[tuple[int, int], Recorded] | None = None
         for instruction in instructions:
             if isinstance(instruction, Confirm):
-                self._engine.confirm(self.pipeline, instruction)
+                self._engine.settling.confirm(self.pipeline, instruction)
                 continue
             if by_place is None:
                 by_place = dict(zip(batch.events(), records, strict=True))
             place = instruction.section, instruction.at
-            self._engine.give_up(self.pipeline, instruction, by_place.get(place))
+            self._engine.settling.give_up(self.pipeline, instruction, by_place.get(place))
 
     def _read(self, key: int, runs: list[tuple[int, int]]) -> list[Recorded]:
         if key == DEAD_SECTION:

@@ -9,6 +9,10 @@ from clarion.events.engine.feed import Translate
 from clarion.events.memory import Section
 from clarion.events.routing import Routes
 
+PARTNER_KIND = "partner"
+FOREIGN_KINDS = frozenset({PARTNER_KIND, "multiplex"})
+"""Sections whose events were emitted elsewhere, and keep the ids that they have there."""
+
 
 class Memory(Protocol):
     """The sections of a host, as an engine needs them."""
@@ -53,7 +57,7 @@ class Rules(Protocol):
         ...
 
     def releasable(self, section: Section, floor: int) -> int:
-        """Everybody has settled what is below `floor`: how far it may leave now. `Engine.release` asks again."""
+        """Everybody has settled what is below `floor`: how far it may leave now. `Settling.release` asks again."""
         ...
 
     def settled(self, section: Section, floor: int) -> None:

@@ -216,7 +216,7 @@ class Outcomes:
         def durable() -> None:
             self._writing = False
             self._mapped = target
-            self._engine.release(self._key)
+            self._engine.settling.release(self._key)
 
         ledger.durable().then(durable)
 
