@@ -1,4 +1,4 @@
-"""A multiplexer without memory, descriptors or disk space: `DIRECTORY DURABILITY CAPACITY`.
+"""A multiplexer without memory, descriptors or disk space: `DIRECTORY DURABILITY CAPACITY`, as the command line has it.
 
 Run by `test_multiplexer_memory.py`. It prints its address; a line of input begins the pressure, and `starving` is the
 answer; another line ends it, and one line of JSON is the answer when everything is delivered.
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.eater import Eater
+from clarion.events import arenas
 from clarion.events.event import Event
 from clarion.events.multiplexer import Multiplexer
 from clarion.events.recipients.function import Function
@@ -24,6 +25,7 @@ DRAIN_S = 120.0
 
 
 def main(directory: str, durability: str, capacity: int) -> None:
+    arenas.claim()
     got: set[str] = set()
 
     def keep(event: Event) -> None:

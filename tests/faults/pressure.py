@@ -11,10 +11,12 @@ from benchmarks.eater import Eater
 from clarion.events.memory.ballast import NO_MEMORY
 from tests.faults.events_memory_child import AddressSpace, Descriptors
 
-_PROBE_BYTES = 64 << 10
+PROBE_BYTES = 64 << 10
+PROBE_BYTES_OWN = 80 << 20
+"""More than an arena of a thread may become, which has its address space already."""
 
 
-def endure(eater: Eater) -> dict[str, object]:
+def endure(eater: Eater, probe_bytes: int = PROBE_BYTES) -> dict[str, object]:
     """Begin the pressure, say `starving`, wait for a line, end it.
 
     `refused`: there was no memory until the end; `eating`: somebody took what was free until then; `rounds` of that.
@@ -41,7 +43,7 @@ def endure(eater: Eater) -> dict[str, object]:
                 os.sched_yield()
             if not refused:
                 refused = True
-                bytearray(_PROBE_BYTES)
+                bytearray(probe_bytes)
                 refused = False
             space.free()
             break

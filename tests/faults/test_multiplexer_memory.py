@@ -1,14 +1,16 @@
 """Never mute: a multiplexer without memory, descriptors and disk space records what arrives (A-03, A-11).
 
-The address space is used up and another thread takes what is freed. Not shown: the thread of the link has an arena of
-the C library for itself, whose reserved space nobody else takes, so its ballast is hardly asked (`starved` is 0). With
-MALLOC_ARENA_MAX=1 it is asked all the time, and 300 events take more than a minute: to wait for input and to receive
-gives up the interpreter, and what comes back needs memory that others have taken meanwhile.
+The address space is used up and another thread takes what is freed. The thread of the link has an arena of the C
+library for itself, whose reserved space nobody else takes, so its ballast is hardly asked (`starved` is 0). So it is in
+a process of `clarion events multiplex` whatever its environment says. Not shown: a program of somebody else's that has
+one, with MALLOC_ARENA_MAX=1. There the ballast is asked all the time, and 300 events take more than a minute: to wait
+for input and to receive gives up the interpreter, and what comes back needs memory that others have taken meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -48,7 +50,8 @@ def starve(folder: Path, durability: str, count: int, *, full: bool) -> dict[str
     """What a multiplexer says that got `count` events while it had nothing."""
     command = [sys.executable, "-m", "tests.faults.multiplexer_memory_child", str(folder), durability]
     command.append(str(count + 2 * WARM))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdin is not None and child.stdout is not None
         try:
             host, port = child.stdout.readline().strip().split(":")

@@ -63,9 +63,7 @@ def serve(directory: Directory = DIRECTORY, config: Config = None) -> None:
     Until SIGTERM or Ctrl-C. SIGHUP reads FILE again: recipients that are new join, others must be removed by hand.
     When it delivers it prints one line that begins with `ready`.
     """
-    from clarion.events import daemon
-
-    raise typer.Exit(daemon.run(directory, config, ready=typer.echo))
+    _deliver(directory, config)
 
 
 @app.command()
@@ -75,9 +73,14 @@ def multiplex(
     config: Config = None,
 ) -> None:
     """Be one recipient that stands for many: record what other event systems send, deliver it to recipients in FILE."""
-    from clarion.events import daemon
+    _deliver(directory, config, listen)
 
-    raise typer.Exit(daemon.run(directory, config, ready=typer.echo, multiplex_listen=listen))
+
+def _deliver(directory: Path, config: Path | None, multiplex_listen: str | None = None) -> None:
+    from clarion.events import arenas, daemon
+
+    arenas.claim()
+    raise typer.Exit(daemon.run(directory, config, ready=typer.echo, multiplex_listen=multiplex_listen))
 
 
 @app.command()
