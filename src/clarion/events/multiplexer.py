@@ -19,9 +19,9 @@ Guarantees
        to who has confirmed it, and its sender hears how it is with it.
     3. The order of a source is kept. A sender, or a recipient, that is slow or gone delays nobody else.
     4. What arrives over a connection that exists is recorded when address space, disk and descriptors are used up.
-       (With MALLOC_ARENA_MAX=1, where threads share all memory, that is very slow.)
+       (With MALLOC_ARENA_MAX=1, where threads share all memory, that is very slow: `arenas`.)
     5. A forwarded confirmation is told again until its sender has heard it: after a broken connection, and after a
-       crash of either. Only what a multiplexer in between has heard, and its own sender not, is lost with its crash.
+       crash of either. A multiplexer in between says that it has heard one when it has it in its own memory.
 
 Rules
     1. It listens when it delivers: the process that has the engine of its directory, once what was complete before is
@@ -32,7 +32,7 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from clarion.errors import AddressInUse, BadArgument
 from clarion.events.distribution import RetryPolicy
 from clarion.events.engine.engine import Engine
 from clarion.events.link import frames
+from clarion.events.link.confirmations import Ranges
 from clarion.events.link.server import Server
 from clarion.events.memory import Section
 from clarion.events.multiplex.intake import Intake
@@ -150,9 +151,12 @@ class Multiplexer(EventSystem):
             section.close()
             self._recorder.close()
             raise
-        for recipient in self._recipients.values():
-            if isinstance(recipient, Multiplexing):
-                recipient.relay = partial(self._relay, recipient.name)
+        for recipient in self._multiplexers():
+            recipient.relay = partial(self._relay, recipient.name)
+
+    def _multiplexers(self) -> list[Multiplexing]:
+        """Behind this one."""
+        return [recipient for recipient in self._recipients.values() if isinstance(recipient, Multiplexing)]
 
     def _listening(self, intake: Intake, section: Section) -> Server:
         address = parse_address(self._multiplex.listen)
@@ -174,6 +178,8 @@ class Multiplexer(EventSystem):
         self._outcomes = Outcomes(
             engine, self._section, self._intake, confirm_early=switches.confirm_early, forward=switches.forward
         )
+        for recipient in self._multiplexers():
+            recipient.expect(self._intake.origins.producers() if switches.forward else ())
         if not self._serves:  # what was complete before this start is known now
             self._serves = True
             self._server.start()
@@ -211,9 +217,9 @@ class Multiplexer(EventSystem):
         if section is self._section and self._outcomes is not None:
             self._outcomes.settled()
 
-    def _relay(self, name: str, recipient: str, ranges: list[tuple[int, int, int]]) -> None:
+    def _relay(self, name: str, recipient: str, ranges: Ranges, heard: Callable[[], None]) -> None:
         if self._outcomes is not None:
-            self._outcomes.relay(f"{name}/{recipient}", ranges)
+            self._outcomes.relay(f"{name}/{recipient}", ranges, heard)
 
     # --- facts ----------------------------------------------------------------------------------------
 
@@ -225,6 +231,7 @@ class Multiplexer(EventSystem):
             "forward": self._multiplex.forward,
             "senders": sorted(self._server.peers),
             "producers": len(self._intake.origins),
+            "unheard": len(self._intake.unheard),
             "connections_dropped": self._server.dropped,
             "starved": self._server.starved,
         }

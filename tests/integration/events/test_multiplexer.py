@@ -183,6 +183,63 @@ def test_a11_a_confirmation_that_was_recorded_and_not_told_is_told_after_the_cra
     collector.kill()
 
 
+def all_at_the_last(nursery: Nursery, folder: Path) -> tuple[Place, MultiplexerPlace, MultiplexerPlace]:
+    """A sender and two multiplexers, the first of which is a sender to the second, whose recipient confirms nothing."""
+    last = MultiplexerPlace(nursery, folder / "m2", recipients=("one",), forward=True)
+    last.start(refusing=("one",))
+    first = MultiplexerPlace(nursery, folder / "m1", multiplexer=last.address, forward=True)
+    first.start()
+    sender = Place(nursery, folder / "s", multiplexer=first.address)
+    sender.start(end="stays")
+    until(lambda: last.waiting() == 40 and sender.waiting() == first.waiting() == 0, "the last one has everything")
+    return sender, first, last
+
+
+def until_all_is_heard(sender: Place) -> None:
+    """That the recipient of the last one has confirmed them."""
+
+    def heard() -> set[str]:
+        lines = (sender.folder / "forwarded").read_text().splitlines()
+        return {identity for recipient, identity in map(str.split, lines) if recipient == "next/one"}
+
+    until(lambda: heard() == {line.id for line in lines_of(sender.folder / "emitted")}, f"{len(heard())} heard", 20.0)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a11_a_multiplexer_in_between_dies_with_confirmations_that_its_sender_has_not_heard(
+    nursery: Nursery, tmp_path: Path, is_heard: bool
+) -> None:
+    """The one behind it was told that they were heard, or just not yet: the sender hears them when it is back."""
+    sender, first, last = all_at_the_last(nursery, tmp_path)
+    sender.kill()
+    last.kill()
+    last.start()
+    until(lambda: len((first.folder / "forwarded").read_text().splitlines()) == 40, "all is forwarded")
+    if is_heard:
+        until(lambda: last.status()["multiplex"]["unheard"] == 0, "and called heard")
+    first.kill()
+    first.start()
+    sender.start(events=1, end="stays")
+    until_all_is_heard(sender)
+    for place in (sender, first, last):
+        place.kill()
+
+
+def test_a11_a_multiplexer_in_between_asks_what_was_confirmed_while_it_was_away(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """And has nothing else to say to the one behind it."""
+    sender, first, last = all_at_the_last(nursery, tmp_path)
+    first.kill()
+    last.kill()
+    last.start()
+    last.drained()
+    first.start()
+    until_all_is_heard(sender)
+    for place in (sender, first, last):
+        place.kill()
+
+
 def test_a11_a_multiplexer_that_is_away_delays_only_its_own_pipeline(nursery: Nursery, tmp_path: Path) -> None:
     collector = MultiplexerPlace(nursery, tmp_path / "m", recipients=("one",))
     collector.start()

@@ -18,7 +18,7 @@ from itertools import groupby
 from clarion import ids
 from clarion.errors import BadArgument, BadBatch, BadFrame, Blocked, UnknownFrame
 from clarion.events.link import frames
-from clarion.events.link.confirmations import unpack_confirmations
+from clarion.events.link.confirmations import Ranges, unpack_confirmations
 from clarion.events.link.frames import Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer, Server
 from clarion.events.memory import FLAG_UNDECIDED, Recorded, Section
@@ -240,7 +240,7 @@ class Intake:
     def _say(self, name: str, token: int, events: list[Origin]) -> None:
         self._post(name, signals.ASKED, signals.joined(events), token)
 
-    def confirm(self, recipient: str, ranges: list[tuple[int, int, int]], token: int) -> None:
+    def confirm(self, recipient: str, ranges: Ranges, token: int) -> None:
         """Tell whoever sent these events (step 256). From any thread; who is not connected asks, or is told later."""
         if token == signals.OF_RECIPIENT:
             self.unheard.add(recipient, [one for one in ranges if one[0] not in self._deaf])
@@ -254,7 +254,7 @@ class Intake:
         for sender, few in by_sender.items():
             self._post(sender, recipient, few, token)
 
-    def _post(self, name: str, recipient: str, ranges: list[tuple[int, int, int]], token: int) -> None:
+    def _post(self, name: str, recipient: str, ranges: Ranges, token: int) -> None:
         if ranges and self.server is not None:
             for payload in signals.payloads(recipient, ranges, token):
                 self.server.post(name, Type.CONFIRMED, payload)

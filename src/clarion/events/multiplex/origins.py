@@ -64,6 +64,11 @@ class Origins:
         """When a producer completed something last, as a number that grows."""
         self._use = 0
 
+    def producers(self) -> list[int]:
+        """Of whom something is, or was, here."""
+        with self._lock:
+            return list(self._pieces)
+
     # --- states -------------------------------------------------------------------------------------
 
     def state(self, producer: int, sequence: int) -> int | None:

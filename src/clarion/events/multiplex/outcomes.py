@@ -6,6 +6,7 @@ Guarantees
     2. "All have it" is said only of events whose confirmations by everybody here are durable (or that were given up
        here, which an operator sees here; or that nobody here wants).
     3. Nothing said here must arrive: a sender that waits asks, and is answered from `Origins`.
+    4. What a multiplexer behind this one has forwarded is in the ledger, or was heard here, before it is called heard.
 
 Rules
     1. One for each engine, in the thread of its loop.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import msgspec
 from pyroaring import BitMap64
@@ -25,6 +27,7 @@ from clarion import limits
 from clarion.errors import JournalFull
 from clarion.events.distribution.lane import runs_of
 from clarion.events.engine.engine import Engine
+from clarion.events.link.confirmations import Ranges
 from clarion.events.memory import Section
 from clarion.events.multiplex import signals
 from clarion.events.multiplex.intake import Intake
@@ -35,6 +38,11 @@ LOOK_S = 0.05
 """How often it is looked for events that are complete without a confirmation: nobody wants them, or gave them up."""
 AGAIN_S = 0.2
 """A ledger that is full is tried again."""
+
+KEEP_S = 0.05
+"""Forwarded confirmations gather for so long before they are written: by then most of them were heard further on."""
+TO_HEAR_MAX = 4_096
+"""Of these, while the ledger is full; beyond that they are told again over the next connection."""
 
 UNHEARD = "multiplex.unheard"
 """The value of the ledger that has forwarded confirmations which nobody said to have heard."""
@@ -71,6 +79,9 @@ class Outcomes:
         self._changed: set[int] = set()
         self._changed_producers: set[int] = set()
         self._writing = False
+        self._to_hear: list[Callable[[], None]] = []
+        """To be called when what was relayed is kept."""
+        self._keeping = False
         self._load()
         if self._late or forward:
             self._loop.call_later(LOOK_S, self._look)
@@ -120,10 +131,42 @@ class Outcomes:
         if fresh:
             self._intake.confirm(recipient, self._origins_of(runs_of(fresh)), signals.OF_RECIPIENT)
 
-    def relay(self, recipient: str, ranges: list[tuple[int, int, int]]) -> None:
-        """A multiplexer behind this one has forwarded a confirmation: so do we, with the way that it came."""
-        if self._forward and len(recipient.encode()) <= limits.NAME_BYTES_MAX:
+    def relay(self, recipient: str, ranges: Ranges, heard: Callable[[], None]) -> None:
+        """A multiplexer behind this one has forwarded a confirmation: so do we, with the way that it came; `heard` is
+        called when it is kept here."""
+        if not self._forward or len(recipient.encode()) > limits.NAME_BYTES_MAX:
+            heard()
+            return
+        if ranges:
             self._intake.confirm(recipient, ranges, signals.OF_RECIPIENT)
+        if len(self._to_hear) < TO_HEAR_MAX:
+            self._to_hear.append(heard)
+        self._keep_soon(KEEP_S)
+
+    def _keep_soon(self, wait_s: float) -> None:
+        if self._to_hear and not self._keeping:
+            self._loop.call_later(wait_s, self._keep)
+            self._keeping = True
+
+    def _keep(self) -> None:
+        """Write which confirmations were not heard, for those of other multiplexers."""
+        heard, self._to_hear = self._to_hear, []
+
+        def durable() -> None:
+            self._keeping = False
+            for tell in heard:
+                tell()
+            self._keep_soon(KEEP_S)
+
+        try:
+            kept = self._engine.ledger.set_value(UNHEARD, self._intake.unheard.dump())
+        except BaseException as error:
+            self._to_hear, self._keeping = heard + self._to_hear, False
+            if not isinstance(error, JournalFull):  # for want of memory: the next confirmation tries again
+                raise
+            self._keep_soon(AGAIN_S)
+        else:
+            kept.then(durable)
 
     def _look(self) -> None:
         if self._late or not self._recalled:

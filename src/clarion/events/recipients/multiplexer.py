@@ -10,7 +10,8 @@ Guarantees
        Whatever is missed by a broken connection or a restart on either side is asked for again.
     3. `on_confirmation(recipient, ranges)` hears of each confirmation that a multiplexer forwards, once while this
        process runs: what was lost with a connection is told again. A range is (producer, first sequence, end). Behind
-       two multiplexers a name has a `/`.
+       two multiplexers a name has a `/`. A multiplexer whose recipient this is says that it has heard one when that
+       will be passed on whatever happens to it.
     4. Storing takes at most `timeout_s`; then a delivery fails, visibly, and the engine tries again. A full memory
        at the other end is waited for within that time.
 """
@@ -22,8 +23,9 @@ import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
@@ -65,6 +67,8 @@ PRODUCERS_MAX = 1_024
 _logger = logging.getLogger("clarion.events")
 Ranges = list[tuple[int, int, int]]
 OnConfirmation = Callable[[str, Ranges], None]
+Relay = Callable[[str, Ranges, Callable[[], None]], None]
+"""Passes on who has confirmed what, and calls back when that cannot be lost any more."""
 
 
 class Multiplexing(Named):
@@ -97,8 +101,10 @@ class Multiplexing(Named):
         way = f"{socket.gethostname()} {name}".encode()
         self._way = int.from_bytes(hashlib.blake2b(way, digest_size=16).digest(), "big")
         self.on_confirmation = on_confirmation
-        self.relay: OnConfirmation | None = None
+        self.relay: Relay | None = None
         """For the multiplexer whose recipient this is."""
+        self._expecting = False
+        """There may be confirmations that an earlier process of this system did not hear."""
         self.confirmations_by_recipient: dict[str, int] = {}
         """How many confirmations of each recipient behind the multiplexer were forwarded."""
         self._heard: dict[tuple[str, int], BitMap64] = {}
@@ -134,6 +140,13 @@ class Multiplexing(Named):
         if len(self._floors) < FLOORS_MAX or producer in self._floors:
             self._floors[producer] = below
 
+    def expect(self, producers: Iterable[int]) -> None:
+        """Events of these went there before, perhaps: whatever became of them is to be told, to this process now."""
+        for producer in producers:
+            self._note_producer(producer)
+        self._expecting = bool(self._producers)
+        self._news.set()
+
     # --- delivering -----------------------------------------------------------------------------------
 
     async def deliver(self, records: Sequence[Recorded]) -> Later | None:
@@ -146,7 +159,8 @@ class Multiplexing(Named):
                 link = await self._connected()
                 early = bool(link.welcome.epoch & CONFIRMS_EARLY)
                 if self._forwards:
-                    self._note_producers(records)
+                    for producer in {record.producer for record in records}:
+                        self._note_producer(producer)
                 if not early:
                     self._awaited.add(records, later)
                 await self._store(link, records, progress)
@@ -167,12 +181,11 @@ class Multiplexing(Named):
             raise
         return None if early else later
 
-    def _note_producers(self, records: Sequence[Recorded]) -> None:
-        for producer in {record.producer for record in records}:
-            if producer not in self._producers:
-                self._producers[producer] = None
-                if len(self._producers) > PRODUCERS_MAX:
-                    del self._producers[next(iter(self._producers))]
+    def _note_producer(self, producer: int) -> None:
+        if producer not in self._producers:
+            self._producers[producer] = None
+            if len(self._producers) > PRODUCERS_MAX:
+                del self._producers[next(iter(self._producers))]
 
     async def _store(self, link: AsyncLink, records: Sequence[Recorded], progress: _Progress) -> None:
         """All of them, or what refused one. A memory that is full is waited for."""
@@ -215,7 +228,7 @@ class Multiplexing(Named):
                 link = self._link = await AsyncLink.connect(
                     self._address, timeout_s, hello=hello, unasked=self._unasked, lost=self._news.set
                 )
-                self._forwards = bool(link.welcome.epoch & TELLS_AGAIN)
+                self._forwards, self._expecting = bool(link.welcome.epoch & TELLS_AGAIN), False
                 self._ask(link)
                 self._want_news(link)
             return link
@@ -238,6 +251,10 @@ class Multiplexing(Named):
             for payload in payloads(ASKED, [(producer, 1, 2) for producer in self._producers], TELL):
                 link.send(Type.NOTE, payload)
 
+    @property
+    def _listens(self) -> bool:
+        return bool(self._awaited.count) or self._forwards or self._expecting
+
     async def _keep_asking(self) -> None:
         """While something is awaited, or forwarded, be connected, and ask now and then."""
         pause_s = AGAIN_S_MIN
@@ -245,10 +262,10 @@ class Multiplexing(Named):
             self._news.clear()
             link = self._link
             with suppress(TimeoutError):
-                waits = (self._awaited.count or self._forwards) and (link is None or link.broken)
+                waits = self._listens and (link is None or link.broken)
                 async with asyncio.timeout(pause_s if waits else ASK_S):
                     await self._news.wait()
-            if not self._awaited.count and not self._forwards:
+            if not self._listens:
                 continue
             try:
                 if self._link is not None and self._link is link and not link.broken:
@@ -273,7 +290,6 @@ class Multiplexing(Named):
         for recipient, ranges in confirmations:
             if token == OF_RECIPIENT:
                 self._forwarded(recipient, ranges)
-                self._say_heard(recipient, ranges)
             elif token in (OF_ALL, UNKNOWN):
                 for one in ranges:
                     for later, indexes in self._awaited.take(*one):
@@ -305,18 +321,20 @@ class Multiplexing(Named):
         return found
 
     def _forwarded(self, recipient: str, ranges: Ranges) -> None:
-        ranges = self._fresh(recipient, ranges)
-        if not ranges:
-            return
-        counts = self.confirmations_by_recipient
-        if recipient in counts or len(counts) < RECIPIENTS_MAX:
-            counts[recipient] = counts.get(recipient, 0) + sum(end - first for _, first, end in ranges)
-        for listener in (self.on_confirmation, self.relay):
-            if listener is not None:
+        fresh = self._fresh(recipient, ranges)
+        if fresh:
+            counts = self.confirmations_by_recipient
+            if recipient in counts or len(counts) < RECIPIENTS_MAX:
+                counts[recipient] = counts.get(recipient, 0) + sum(end - first for _, first, end in fresh)
+            if self.on_confirmation is not None:
                 try:
-                    listener(recipient, ranges)
+                    self.on_confirmation(recipient, fresh)
                 except Exception:  # somebody's code must not cost the connection
                     _logger.exception("%s: a confirmation was not taken", self.name)
+        if self.relay is None:
+            self._say_heard(recipient, ranges)
+        else:  # also of what is told again: perhaps it can still be lost
+            self.relay(recipient, fresh, partial(self._say_heard, recipient, ranges))
 
 
 class _Progress:
