@@ -24,7 +24,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ import msgspec
 from clarion.errors import Blocked, EngineAbsent
 from clarion.events import EventSystem, PairSettings, RetryPolicy
 from clarion.events.event import Event
+from clarion.events.memory.layout import Recorded
 from clarion.events.paired import PairedSystem
 from clarion.events.recipients import ClarionServer
 from clarion.events.recipients.function import Function
@@ -58,6 +59,8 @@ class Child(msgspec.Struct):
     lease_ms: int = 1_000
     recipients: tuple[str, ...] = ("raw", "kept")
     url: str = ""
+    queue: str = ""
+    """Of the Clarion server: where its recipient puts events."""
     initialising: int = 0
     capacity: int = 2_000
     durability: Literal["power", "process"] = "process"
@@ -115,14 +118,22 @@ def kept(child: Child, name: str) -> Function:
     return Function(keep, name=name, batch_events_max=16)
 
 
+class Gated(ClarionServer):
+    """A Clarion server behind a gate."""
+
+    def __init__(self, child: Child, name: str) -> None:
+        super().__init__(child.url, name=name, destination=child.queue, timeout_s=1.0, batch_events_max=2)
+        self._child = child
+
+    async def deliver(self, records: Sequence[Recorded]) -> None:
+        if _closed(self._child, self.name):
+            raise RuntimeError("closed")
+        await super().deliver(records)
+
+
 def recipients_of(child: Child) -> list[Any]:
-    found: list[Any] = []
-    for name in child.recipients:
-        if name == "clarion":
-            found.append(ClarionServer(child.url, destination="queue:events", timeout_s=1.0, batch_events_max=16))
-        else:
-            found.append((kept if name.startswith("kept") else raw)(child, name))
-    return found
+    kinds: dict[str, Callable[[Child, str], Any]] = {"raw": raw, "kept": kept, "clarion": Gated}
+    return [kinds[name.partition("-")[0]](child, name) for name in child.recipients]
 
 
 class Emitter:

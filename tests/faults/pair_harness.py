@@ -286,8 +286,11 @@ class World:
         self.folder = folder
         self.networks = networks
         self._witness = witness
+        self._server = server
         self.faults: list[int] = []
         self.pauses = 0
+        self._taken: list[str] = []
+        """What a consumer of the Clarion server got."""
         self._confirmed: dict[str, dict[str, int]] = {}
         """By system: what it knew as confirmed by `raw` when it died, or its partner when it came back, and how many
         lines it had brought there then."""
@@ -308,6 +311,7 @@ class World:
                 f"{address[other]}:{PORT}",
                 witness=url if chosen == "" else chosen,
                 url=url,
+                queue=f"queue:events-{unique}",
                 **{**(options or {}), **((only_a or {}) if side == "a" else {})},
             )
             self.systems[side] = System(side, child, networks.nursery(side))
@@ -415,6 +419,16 @@ class World:
     def got(self, recipient: str = "raw") -> list[Line]:
         return _lines(self.folder / recipient)
 
+    def _take_from_server(self) -> list[str]:
+        """Ids of everything that came to the Clarion server since the last time."""
+        assert self._server is not None
+        command = [sys.executable, "-m", "tests.faults.pair_drain", self._server.url_for("b"), self.b.child.queue]
+        drained = subprocess.run(
+            [*self.networks.within("b"), *command], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert drained.returncode == 0, drained.stderr
+        return drained.stdout.split()
+
     def until_got(self, wanted: set[str], recipient: str = "raw") -> None:
         until(
             lambda: wanted <= {line.id for line in self.got(recipient)},
@@ -424,7 +438,8 @@ class World:
     # --- what must hold -------------------------------------------------------------------------------
 
     def check(self, *, strict: bool = False, doubles: bool = False) -> None:
-        """Nothing lost; nothing twice for who keeps ids; order; who keeps none gets twice what was just on its way.
+        """Nothing lost; nothing twice for who keeps ids, as a Clarion server does; order; who keeps none gets
+        twice what was just on its way.
 
         `strict`: not even that. `doubles`: whatever it likes.
         """
@@ -437,6 +452,10 @@ class World:
         assert len(set(kept)) == len(kept), "who keeps ids has doubles"
         assert set(kept) == everything
         self._check_order(raw)
+        if "clarion" in self.b.child.recipients:
+            self._taken += self._take_from_server()
+            assert len(set(self._taken)) == len(self._taken), "the server has doubles"
+            assert set(self._taken) == everything
         for name, confirmed in self._confirmed.items():
             check_not_again(name, self._brought_by(name), confirmed)
         for name, lives in self._lives.items():

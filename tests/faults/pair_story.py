@@ -1,7 +1,8 @@
 """What happens in a pair until each of its systems was killed at the steps that it was armed for (A-10).
 
 Again and again: both are well, a emits, dies with events that are owed; b acts for it, delivers them, a returns and
-gets back what was done. Whoever dies on the way, at its step, lives again.
+gets back what was done. Whoever dies on the way, at its step, lives again. Deliveries to one recipient come first, so
+that a death in one of them is a death in one to that recipient.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.faults.pair_harness import System, World, until
-from tests.faults.pair_ledger import held_for_partner
+from tests.faults.pair_ledger import confirmed_for_partner, held_for_partner
 
 ROUNDS_MAX = 4
 """So often; then a step was not come to."""
@@ -17,15 +18,16 @@ EMITTED = 12
 
 
 class Story:
-    """`deaths`: who dies, and at which armed step; those of one system in this order."""
+    """`deaths`: who dies, and at which armed step; those of one system in this order. `first`: a recipient."""
 
-    def __init__(self, pair: World, *deaths: tuple[str, str]) -> None:
+    def __init__(self, pair: World, *deaths: tuple[str, str], first: str) -> None:
         self.pair = pair
         self.left = list(deaths)
+        self.first = first
 
     def tell(self) -> None:
         pair, told = self.pair, list(self.left)
-        pair.close_gate()
+        self._close_gates()
         for system in (pair.b, pair.a):
             if self._arm(system):
                 system.close()
@@ -39,7 +41,7 @@ class Story:
 
     def _round(self) -> None:
         pair, a, b = self.pair, self.pair.a, self.pair.b
-        pair.close_gate()
+        self._close_gates()
         self._until(lambda: a.status()["bond"] == "paired", "a is paired")
         self._try_to(lambda: a.emit(EMITTED))
         self._until(lambda: self._owed() <= held_for_partner(b.child), "b has them")
@@ -47,10 +49,18 @@ class Story:
             a.kill()
             pair.died(a)
         self._until(lambda: b.acts, "b acts")
-        pair.open_gate()
+        owed = self._owed()
+        pair.open_gate(f"-{self.first}")
+        self._until(lambda: owed <= set(confirmed_for_partner(b.child, self.first)), f"b delivers to {self.first}")
+        for recipient in b.child.recipients:
+            pair.open_gate(f"-{recipient}")
         self._until(lambda: not self._owed(), "b delivers them")
         self._begin(a)
         self._until(pair.is_well, "both are well")
+
+    def _close_gates(self) -> None:
+        for recipient in self.pair.b.child.recipients:
+            self.pair.close_gate(f"-{recipient}")
 
     def _owed(self) -> set[str]:
         """Events of a."""

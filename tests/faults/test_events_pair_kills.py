@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.pair_harness import NEEDS, Networks, world
+from tests.faults.pair_harness import NEEDS, Networks, WitnessServer, world
 from tests.faults.pair_story import Story
 
 pytestmark = NEEDS
@@ -68,39 +69,53 @@ def killed_at(step: str) -> tuple[str, str]:
     return origin(step) if step in ORIGIN else partner(step)
 
 
-@pytest.mark.parametrize("step", SINGLE)
-def test_a10_killed_at_a_step_of_the_pair(tmp_path: Path, networks: Networks, step: str) -> None:
-    with world(tmp_path, networks, witness="file") as pair:
-        Story(pair, killed_at(step)).tell()
+Tell = Callable[..., None]
 
 
-@pytest.mark.parametrize(("first", "second"), DOUBLE)
-def test_a10_the_partner_is_killed_at_two_steps(tmp_path: Path, networks: Networks, first: str, second: str) -> None:
-    with world(tmp_path, networks, witness="file") as pair:
-        Story(pair, partner(first), partner(second)).tell()
+@pytest.fixture
+def tell(tmp_path: Path, networks: Networks, server: WitnessServer, witness: str, first: str) -> Iterator[Tell]:
+    """Tells stories of one pair, whose recipients are one that keeps no ids, one that does, and a Clarion server."""
+    options = {"recipients": ("raw", "kept", "clarion")}
+    with world(tmp_path, networks, server=server, witness=witness, options=options) as pair:
+        yield lambda *deaths: Story(pair, *deaths, first=first).tell()
+
+
+IN_TURN = pytest.mark.parametrize(("witness", "first"), [("file", "clarion"), ("clarion", "raw")])
+
+
+@pytest.mark.parametrize("first", ["clarion"])
+@pytest.mark.parametrize(("step", "witness"), [(step, ("file", "clarion")[at % 2]) for at, step in enumerate(SINGLE)])
+def test_a10_killed_at_a_step_of_the_pair(tell: Tell, step: str) -> None:
+    tell(killed_at(step))
+
+
+@pytest.mark.parametrize(("witness", "first"), [("clarion", "clarion")])
+@pytest.mark.parametrize("steps", DOUBLE)
+def test_a10_the_partner_is_killed_at_two_steps(tell: Tell, steps: tuple[str, str]) -> None:
+    tell(*map(partner, steps))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
+@IN_TURN
 @pytest.mark.parametrize("step", sorted({*ORIGIN, *PARTNER} - set(SINGLE)))
-def test_a10_killed_at_every_other_step_of_the_pair(tmp_path: Path, networks: Networks, step: str) -> None:
-    with world(tmp_path, networks, witness="file") as pair:
-        Story(pair, killed_at(step)).tell()
+def test_a10_killed_at_every_other_step_of_the_pair(tell: Tell, step: str) -> None:
+    tell(killed_at(step))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("first", list(PARTNER))
-def test_a10_the_partner_is_killed_at_every_two_steps(tmp_path: Path, networks: Networks, first: str) -> None:
-    with world(tmp_path, networks, witness="file") as pair:
-        for second in PARTNER:
-            Story(pair, partner(first), partner(second)).tell()
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
+@IN_TURN
 @pytest.mark.parametrize("step", list(PARTNER))
-def test_a10_both_are_killed_at_every_step_of_each(tmp_path: Path, networks: Networks, step: str) -> None:
-    with world(tmp_path, networks, witness="file") as pair:
-        for other in ORIGIN:
-            Story(pair, partner(step), origin(other)).tell()
+def test_a10_the_partner_is_killed_at_every_two_steps(tell: Tell, step: str) -> None:
+    for other in PARTNER:
+        tell(partner(step), partner(other))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@IN_TURN
+@pytest.mark.parametrize("step", list(PARTNER))
+def test_a10_both_are_killed_at_every_step_of_each(tell: Tell, step: str) -> None:
+    for other in ORIGIN:
+        tell(partner(step), origin(other))
