@@ -21,13 +21,9 @@ they tell the caller, whose own code then has to keep it, under the same pressur
 from __future__ import annotations
 
 import argparse
-import contextlib
-import errno
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -42,6 +38,7 @@ from benchmarks.peers.nats_jetstream import NatsJetStream
 from benchmarks.peers.rabbitmq import RabbitMQ
 from benchmarks.peers.redis_streams import RedisStreams
 from benchmarks.processes import HOST, Server, Worker, lasting_ports, run_workers, work_directory
+from benchmarks.small_disk import fill, mounted
 
 EVENTS = 10_000
 RUN_S_MAX = 300
@@ -138,48 +135,13 @@ class Run:
     """How the process ended if not as it should."""
 
 
-# --- the file system ---------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, disk_bytes: int) -> Iterator[Path]:
-    """A file system of its own, on a file: its syncs are real ones. Raises `Unavailable` without the right to mount."""
-    if os.geteuid() != 0:
-        raise Unavailable("a small file system can only be mounted by root")
-    point, image = folder / "disk", folder / "disk.image"
-    point.mkdir()
-    with image.open("wb") as file:
-        file.truncate(disk_bytes)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
-    try:
-        yield point
-    finally:
-        if subprocess.run(
-            ["umount", str(point)], check=False
-        ).returncode:  # somebody was interrupted, and is not gone yet
-            subprocess.run(["umount", "--lazy", str(point)], check=True)
-
-
-def fill(disk: Path) -> None:
-    """A foreign file that leaves not one byte."""
-    with (disk / "foreign").open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096, 512, 1):
-            try:
-                while file.write(bytes(size)):
-                    pass
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-
-
 # --- one run ----------------------------------------------------------------------------------------------------
 
 
 def run(contestant: Contestant, count: int, *, away: bool, killed: bool, pressed: bool = True) -> Run:
     """A process that sends `count` events under pressure, and what its broker has of them in the end."""
     broker = contestant.broker
-    with work_directory() as directory, small_disk(directory, (32 << 20) + 4 * starving.BODY_BYTES * count) as disk:
+    with work_directory() as directory, mounted(directory, (32 << 20) + 4 * starving.BODY_BYTES * count) as disk:
         outcomes = directory / "outcomes"
         outcomes.write_bytes(bytes(count))
         told: dict[str, Any] = {}

@@ -21,8 +21,9 @@ from typing import IO, Any
 
 import pytest
 
+from benchmarks.small_disk import FOREIGN, fill
 from clarion.events import EventSystem
-from tests.faults.test_events_memory import EVENTS, RUN_S_MAX, disk, fill, starve
+from tests.faults.test_events_memory import EVENTS, RUN_S_MAX, disk, starve
 
 __all__ = ["disk"]
 
@@ -137,7 +138,7 @@ def press(directory: Path, log: Path, durability: str, arenas: str, count: int) 
         result = starve(directory, durability, count, way="daemon", before=begin)
         assert result["failed"] == 0 and result["next"] == count + 1 and not result["lost"], result
         assert result["rounds"] > 0 and result["alive"], result
-        (directory / "foreign").unlink()
+        (directory / FOREIGN).unlink()
         numbers = [one["number"] - 10**6 for one in ended(daemon, directory, log, durability)]
         assert numbers == list(range(count))
 

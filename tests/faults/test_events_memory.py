@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import subprocess
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.small_disk import fill, mounted
+
 EVENTS = 10_000
 DISK_BYTES = 80 << 20
 RUN_S_MAX = 900
@@ -22,31 +23,8 @@ RUN_S_MAX = 900
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, on a file: with durability "power" its syncs are real ones."""
-    point, image = tmp_path / "disk", tmp_path / "disk.image"
-    point.mkdir()
-    with image.open("wb") as file:
-        file.truncate(DISK_BYTES)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
-    try:
+    with mounted(tmp_path, DISK_BYTES) as point:
         yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=True)
-
-
-def fill(disk: Path) -> None:
-    """A foreign file that leaves not one byte."""
-    with (disk / "foreign").open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096, 512, 1):
-            while True:
-                try:
-                    if not file.write(bytes(size)):
-                        break
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
-                    break
-    found = os.statvfs(disk)
-    assert found.f_bavail * found.f_frsize < 4096
 
 
 def starve(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import clarion
+from benchmarks.small_disk import FOREIGN, fill, mounted
 from clarion import limits
 from clarion.errors import RecordDamaged
 from clarion.testing.server import ServerFailed, ServerProcess
@@ -322,13 +323,8 @@ def test_b12_a_body_damaged_in_the_log_of_the_last_life_is_lost_and_said_to_be(t
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    point = tmp_path / "disk"
-    point.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "clarion-test", str(point)], check=True)
-    try:
+    with mounted(tmp_path, 32 << 20, "tmpfs") as point:
         yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=True)
 
 
 @pytest.mark.root
@@ -352,9 +348,7 @@ def test_b12_a_full_disk_lets_a_body_wait_and_go_on(small_disk: Path, tmp_path: 
                 return bool((await connection.command("status"))["producers_waiting"])
 
             await until(full, "others have filled the disk")
-            with (small_disk / "foreign").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-                while file.write(bytes(1 << 16)):
-                    pass
+            fill(small_disk)
             body.go_on.set()
 
             async def waits() -> bool:
@@ -365,7 +359,7 @@ def test_b12_a_full_disk_lets_a_body_wait_and_go_on(small_disk: Path, tmp_path: 
             await asyncio.to_thread(born_again, process)
             await until(waits, "it waits again")
             assert not sending.done()
-            (small_disk / "foreign").unlink()
+            (small_disk / FOREIGN).unlink()
             async with connection.session() as taker, taker.receive_batches("queue:others") as consumer:
                 while not sending.done():
                     batch = await consumer.receive(timeout=1)

@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.small_disk import FOREIGN, fill
 from clarion.events.encoding import Encoder
 from clarion.events.link.client import Link
 from clarion.events.link.frames import Hello, Role
 from clarion.events.memory import Recorded
 from tests.faults.multiplexer_memory_child import EVENT_BYTES, WARM
-from tests.faults.test_events_memory import disk, fill
+from tests.faults.test_events_memory import disk
 
 __all__ = ["disk"]
 
@@ -70,7 +71,7 @@ def starve(folder: Path, durability: str, count: int, *, full: bool) -> dict[str
                 link.await_stored(deadline_s)
             seconds = time.monotonic() - began_s
             link.close()
-            (folder / "foreign").unlink(missing_ok=True)
+            (folder / FOREIGN).unlink(missing_ok=True)
             answer, _ = child.communicate("\n", timeout=RUN_S_MAX)
         except BaseException:
             child.kill()

@@ -7,9 +7,6 @@ nobody consumes stops its own destination and no other.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,8 @@ from typing import Any
 import pytest
 
 import clarion
+from benchmarks.small_disk import FOREIGN, mounted
+from benchmarks.small_disk import fill as fill_disk
 from clarion.testing.invariants import Ledger
 from clarion.testing.server import ServerProcess
 
@@ -33,21 +32,8 @@ QUEUES = ("queue:orders", "queue:letters")
 @pytest.fixture(params=["tmpfs", "ext4"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A small file system, mounted while the test runs."""
-    point = tmp_path / "disk"
-    point.mkdir()
-    if request.param == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "clarion-test", str(point)]
-    else:
-        image = tmp_path / "disk.image"
-        with image.open("wb") as file:
-            file.truncate(DISK_BYTES)
-        subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-        command = ["mount", "-o", "loop", str(image), str(point)]
-    subprocess.run(command, check=True)
-    try:
+    with mounted(tmp_path, DISK_BYTES, request.param) as point:
         yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=True)
 
 
 @pytest.fixture
@@ -62,23 +48,6 @@ def server(disk: Path, tmp_path: Path) -> Iterator[ServerProcess]:
         assert process.stop() == 0
         for word in ("fault", "loop_error", "Traceback", "messages_lost"):
             assert word not in process.log(), process.log()[-2000:]
-
-
-def fill_the_rest(disk: Path) -> Path:
-    """A foreign file that leaves not one byte."""
-    path = disk / "foreign"
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096, 512, 1):
-            while True:
-                try:
-                    if not file.write(bytes(size)):
-                        break
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
-                    break
-    found = os.statvfs(disk)
-    assert found.f_bavail * found.f_frsize < 4096
-    return path
 
 
 async def fill(session: clarion.Session, destination: str, ledger: Ledger) -> list[bytes]:
@@ -182,7 +151,7 @@ def test_a08_confirmations_go_on_with_nothing_free(server: ServerProcess, disk: 
                 session = await connection.session()
                 bodies = await fill(session, name, ledger)
                 found[name] = (ledger, bodies)
-            fill_the_rest(disk)
+            fill_disk(disk)
             consumer = await connection.session()
             ledger, bodies = found[QUEUES[0]]
             async with consumer.receive(QUEUES[0], prefetch_messages=50) as receiver:
@@ -209,7 +178,7 @@ def test_a08_confirmations_go_on_with_nothing_free(server: ServerProcess, disk: 
     found = asyncio.run(until_full())
     server.start()
     asyncio.run(after(found))
-    (disk / "foreign").unlink()
+    (disk / FOREIGN).unlink()
 
 
 def test_a08_an_abandoned_subscription_stops_only_its_destination(server: ServerProcess) -> None:
@@ -281,7 +250,7 @@ def test_a05_constant_load_on_a_full_disk(server: ServerProcess, disk: Path) -> 
                     await session.confirm(kept)
 
             await grow(connection)
-            fill_the_rest(disk)
+            fill_disk(disk)
             await asyncio.gather(*(work(name) for name in QUEUES for work in (produce, consume)))
         for ledger in ledgers.values():
             ledger.check()

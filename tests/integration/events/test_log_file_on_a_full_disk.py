@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.small_disk import FOREIGN, fill, mounted
 from clarion.errors import NotDelivered
 from clarion.events.recipients import LogFile, Statistics
 from tests.unit.events.recipient_events import events
@@ -21,23 +20,8 @@ pytestmark = pytest.mark.root
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """One MiB."""
-    point = tmp_path / "disk"
-    point.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "clarion-test", str(point)], check=True)
-    try:
+    with mounted(tmp_path, 1 << 20, "tmpfs") as point:
         yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=True)
-
-
-def fill(file: Path) -> None:
-    with file.open("wb", buffering=0) as ballast:
-        for size in (65_536, 4_096, 1):
-            try:
-                while True:
-                    ballast.write(bytes(size))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
 
 
 def test_a08_nothing_is_confirmed_nothing_torn_and_nothing_lost(disk: Path) -> None:
@@ -47,7 +31,7 @@ def test_a08_nothing_is_confirmed_nothing_torn_and_nothing_lost(disk: Path) -> N
         async with LogFile(path) as log, Statistics(disk / "statistics.json") as statistics:
             await log.deliver(events(1))
             await statistics.deliver(events(1))
-            fill(disk / "ballast")
+            fill(disk)
             confirmed = 1
             with pytest.raises(NotDelivered, match="No space left"):
                 while confirmed < 100_000:  # the last page of the file has room for some
@@ -58,7 +42,7 @@ def test_a08_nothing_is_confirmed_nothing_torn_and_nothing_lost(disk: Path) -> N
             lines = path.read_bytes()
             assert lines.endswith(b"\n") and len(lines.splitlines()) == confirmed
             assert json.loads((disk / "statistics.json").read_text())["count"] == 1
-            (disk / "ballast").unlink()
+            (disk / FOREIGN).unlink()
             await log.deliver(events(confirmed + 1, confirmed + 2, confirmed + 3))
             await statistics.deliver(events(2))
             numbers = [json.loads(line)["data"]["free_bytes"] for line in path.read_text().splitlines()]

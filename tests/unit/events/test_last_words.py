@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.small_disk import mounted
 from clarion import limits
 from clarion.errors import Blocked, EventTooLarge
 from clarion.events.capture import collect_last_words, report_last_words
@@ -285,21 +286,8 @@ def test_a02_other_things_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 @pytest.fixture(params=["tmpfs", "ext4"])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system that is soon full."""
-    point = tmp_path / "disk"
-    point.mkdir()
-    if request.param == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", "size=2m", "clarion-test", str(point)]
-    else:
-        image = tmp_path / "image"
-        with image.open("wb") as file:
-            file.truncate(8 << 20)
-        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
-        command = ["mount", "-o", "loop", str(image), str(point)]
-    subprocess.run(command, check=True)
-    try:
+    with mounted(tmp_path, 2 << 20 if request.param == "tmpfs" else 8 << 20, request.param) as point:
         yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=True)
 
 
 @pytest.mark.root
