@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.pair_harness import Networks, WitnessServer
+from tests.faults.pair_networks import Networks, WitnessServer
 
 
 @pytest.fixture(scope="module")

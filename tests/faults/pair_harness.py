@@ -3,248 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import select
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
-import msgspec
-import pytest
-
 from clarion import ids
-from clarion.testing.server import ServerProcess
 from tests.faults.events_harness import check_lives, check_not_again, confirmed_ids
 from tests.faults.pair_child import Child
 from tests.faults.pair_ledger import Own, confirmed_for_partner, own_events
-from tests.faults.pair_processes import WAIT_S, Forked, Nursery
+from tests.faults.pair_networks import PORT, WIRES, Networks, WitnessServer
+from tests.faults.pair_system import Line, System, lines_of, until
 
-PORT = 7_000
-"""In a network of its own, where nobody else has any."""
 SLACK_NS = 2_000_000_000
-NEEDS = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and ip"),
-]
-WIRES = {"ab": ("a", "b", 1), "aw": ("a", "w", 2), "bw": ("b", "w", 3)}
-
-
-def until(condition: Callable[[], object], what: str | Callable[[], object], seconds: float = WAIT_S) -> None:
-    """Ask again until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what if isinstance(what, str) else what()}")
-        time.sleep(0.02)
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=30)
-
-
-class Networks:
-    """Three of them, a, b and w, each connected with each other by a wire."""
-
-    def __init__(self) -> None:
-        self._names = {one: f"clarion-{os.getpid()}-{one}" for one in "abw"}
-        self._made: list[str] = []
-        self._nurseries: dict[str, Nursery] = {}
-
-    def __enter__(self) -> Networks:
-        try:
-            for name in self._names.values():
-                _ip("netns", "add", name)
-                self._made.append(name)
-                _ip("-n", name, "link", "set", "lo", "up")
-            for wire, (one, other, number) in WIRES.items():
-                ends = self._names[one], self._names[other]
-                _ip("-n", ends[0], "link", "add", wire, "type", "veth", "peer", "name", wire, "netns", ends[1])
-                for end, name in enumerate(ends, 1):
-                    _ip("-n", name, "address", "add", f"10.77.{number}.{end}/24", "dev", wire)
-                    _ip("-n", name, "link", "set", wire, "up")
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for nursery in self._nurseries.values():
-            nursery.close()
-        for name in self._made:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True, timeout=30)
-
-    def within(self, network: str) -> list[str]:
-        """A command in front, to run something there."""
-        return ["ip", "netns", "exec", self._names[network]]
-
-    def nursery(self, network: str) -> Nursery:
-        """Whose processes live there."""
-        if network not in self._nurseries:
-            self._nurseries[network] = Nursery(self.within(network))
-        return self._nurseries[network]
-
-    def cut(self, wire: str) -> None:
-        self._set(wire, "down")
-
-    def heal(self, wire: str) -> None:
-        self._set(wire, "up")
-
-    def _set(self, wire: str, state: str) -> None:
-        _ip("-n", self._names[WIRES[wire][0]], "link", "set", wire, state)
-
-
-class WitnessServer(ServerProcess):
-    """A Clarion server in the network w; also a recipient."""
-
-    def __init__(self, data: Path, networks: Networks) -> None:
-        super().__init__(data, environment={"CLARION_JOURNAL_SEGMENT_BYTES": str(8 << 20)})
-        self._within = networks.within("w")
-
-    def command(self) -> list[str]:
-        serve = [sys.executable, "-m", "clarion", "serve", "--data", str(self.data)]
-        return [*self._within, *serve, "--listen", f"0.0.0.0:{PORT}", "--insecure"]  # nobody else is in there
-
-    def url_for(self, system: str) -> str:
-        """As `a` or `b` reaches it."""
-        return f"clarion://10.77.{WIRES[f'{system}w'][2]}.2:{PORT}"
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-
-class Line(NamedTuple):
-    """What `emit` returned for, or what a recipient got."""
-
-    id: str
-    who: str
-    time_ns: int
-    kind: str
-    source: str
-    number: int
-
-
-class System:
-    """One of the two, as a process that can be killed, paused and started again."""
-
-    def __init__(self, side: str, child: Child, nursery: Nursery) -> None:
-        self.side = side
-        self.child = child
-        self._nursery = nursery
-        self._process: Forked | None = None
-        self._pending = b""
-        self.is_paused = False
-        self.log = Path(child.folder) / f"log-{child.name}"
-
-    @property
-    def runs(self) -> bool:
-        return self._process is not None and not self.is_paused
-
-    def begin(self, *, arm: str = "", initialising: int = 0) -> None:
-        """Start, without waiting until it is ready."""
-        assert self._process is None
-        child = msgspec.structs.replace(self.child, arm=arm, initialising=initialising)
-        with self.log.open("ab") as log:
-            self._process = self._nursery.start(child, log.fileno())
-        self._pending = b""
-
-    def begun(self) -> None:
-        assert self._line() == "ready", self.said()
-
-    def start(self, *, arm: str = "", initialising: int = 0) -> None:
-        self.begin(arm=arm, initialising=initialising)
-        self.begun()
-
-    def _line(self) -> str:
-        process = self._process
-        assert process is not None
-        deadline = time.monotonic() + WAIT_S
-        while b"\n" not in self._pending:
-            left_s = deadline - time.monotonic()
-            assert left_s > 0, f"{self.child.name} does not answer: {self.said()}"
-            if select.select([process.stdout], [], [], left_s)[0]:
-                data = os.read(process.stdout.fileno(), 1 << 16)
-                assert data, f"{self.child.name} ended: {self.said()}"
-                self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line.decode()
-
-    def ask(self, *words: str) -> Any:
-        process = self._process
-        assert process is not None and not self.is_paused
-        process.stdin.write(" ".join(words).encode() + b"\n")
-        process.stdin.flush()
-        return json.loads(self._line())
-
-    def emit(self, count: int, kind: str = "normal") -> None:
-        self.ask("emit", str(count), kind)
-
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask("status")
-        return found
-
-    @property
-    def acts(self) -> bool:
-        return bool(self.status()["may_act"])
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._reap()
-
-    def killed(self) -> bool:
-        """By itself, at an armed test point."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            return False
-        assert self._process.returncode == -signal.SIGKILL, self.said()
-        self._reap()
-        return True
-
-    def close(self) -> None:
-        """End cleanly."""
-        process = self._process
-        assert process is not None
-        process.stdin.write(b"close\n")
-        process.stdin.flush()
-        assert self._line() == "closed"
-        assert process.wait(WAIT_S) == 0
-        self._reap()
-
-    def _reap(self) -> None:
-        process, self._process, self.is_paused = self._process, None, False
-        assert process is not None
-        process.wait(WAIT_S)
-        process.stdout.close()
-        try:
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-
-    def pause(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        self.is_paused = True
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-        self.is_paused = False
-
-    def said(self) -> str:
-        return self.log.read_text("utf-8", "replace")[-3000:] if self.log.exists() else ""
 
 
 class Lives(NamedTuple):
@@ -411,13 +186,13 @@ class World:
         return f"{json.dumps(self.statuses(), indent=1)}\n{self.a.said()}\n{self.b.said()}"
 
     def emitted(self) -> list[Line]:
-        return _lines(self.folder / "printed")
+        return lines_of(self.folder / "printed")
 
     def emitted_by(self, system: System) -> set[str]:
         return {line.id for line in self.emitted() if line.who == system.child.name}
 
     def got(self, recipient: str = "raw") -> list[Line]:
-        return _lines(self.folder / recipient)
+        return lines_of(self.folder / recipient)
 
     def _take_from_server(self) -> list[str]:
         """Ids of everything that came to the Clarion server since the last time."""
@@ -488,17 +263,6 @@ class World:
 
     def doubles(self) -> int:
         return sum(count > 1 for count in Counter(line.id for line in self.got("raw")).values())
-
-
-def _lines(path: Path) -> list[Line]:
-    if not path.exists():
-        return []
-    found = []
-    for text in path.read_text().splitlines(keepends=True):
-        if text.endswith("\n"):
-            identity, who, time_ns, kind, source, number = text.split()
-            found.append(Line(identity, who, int(time_ns), kind, source, int(number)))
-    return found
 
 
 @contextmanager

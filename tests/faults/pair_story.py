@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.faults.pair_harness import System, World, until
+from tests.faults.pair_harness import World
 from tests.faults.pair_ledger import confirmed_for_partner, held_for_partner
+from tests.faults.pair_system import System, until
 
 ROUNDS_MAX = 4
 """So often; then a step was not come to."""

@@ -17,8 +17,10 @@ import msgspec
 import pytest
 
 from clarion.events.memory.directory import Directory
-from tests.faults.pair_harness import NEEDS, Networks, System, WitnessServer, World, until, world
+from tests.faults.pair_harness import World, world
 from tests.faults.pair_ledger import confirmed_for_partner, held_for_partner
+from tests.faults.pair_networks import NEEDS, Networks, WitnessServer
+from tests.faults.pair_system import System, until
 
 pytestmark = NEEDS
 

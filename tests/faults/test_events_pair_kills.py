@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.pair_harness import NEEDS, Networks, WitnessServer, world
+from tests.faults.pair_harness import world
+from tests.faults.pair_networks import NEEDS, Networks, WitnessServer
 from tests.faults.pair_story import Story
 
 pytestmark = NEEDS
