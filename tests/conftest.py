@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,15 @@ def name(request: pytest.FixtureRequest) -> str:
     """A destination that no other test uses."""
     test = re.sub(r"\W+", "-", request.node.name)[:100].strip("-")
     return f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def begun() -> Callable[[str], list[str]]:
+    """The threads of that name, or of names that begin so, that began in this test and live; never those of another."""
+    others = set(threading.enumerate())
+
+    def named(prefix: str) -> list[str]:
+        mine = set(threading.enumerate()) - others
+        return sorted(thread.name for thread in mine if thread.name.startswith(prefix))
+
+    return named

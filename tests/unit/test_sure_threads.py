@@ -94,14 +94,16 @@ def test_a03_a_committer_does_each_piece_of_work_once_and_tells_of_it() -> None:
     asyncio.run(run())
 
 
-def test_a03_a_committer_that_could_not_start_leaves_nothing_and_starts_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a03_a_committer_that_could_not_start_leaves_nothing_and_starts_later(
+    monkeypatch: pytest.MonkeyPatch, begun: Callable[[str], list[str]]
+) -> None:
     async def run() -> None:
         committer = ThreadCommitter(asyncio.get_running_loop())
         with monkeypatch.context() as scarce:
             scarce.setattr(committer._allocator, "start", Scarce(1))
             with pytest.raises(MemoryError):
                 committer.submit(lambda: None, lambda: None)
-        assert not [one for one in threading.enumerate() if one.name.startswith("journal-")]
+        assert not begun("journal-")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         committer.submit(lambda: None, lambda: done.set_result(None))
         await done

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,11 +19,7 @@ from tests.unit.client.scripted_broker import Broker
 from tests.unit.client.threads import served_by
 
 
-def clients() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "clarion"]
-
-
-def test_b01_the_twin_sends_receives_and_confirms() -> None:
+def test_b01_the_twin_sends_receives_and_confirms(begun: Callable[[str], list[str]]) -> None:
     with served_by(Broker) as there, sync.connect(there.url, name="twin") as connection:
         with connection.session() as session:
             identity = session.send("q", b"0", properties={"n": 1})
@@ -46,7 +43,7 @@ def test_b01_the_twin_sends_receives_and_confirms() -> None:
         assert session.closed
         assert connection.state is sync.ConnectionState.CONNECTED
     assert connection.closed
-    assert not clients()
+    assert not begun("clarion")
 
 
 def test_b01_the_twins_break_returns_what_was_prefetched() -> None:
@@ -141,7 +138,7 @@ def test_b02_the_twin_survives_a_lost_connection() -> None:
         assert there.confirmed["q"] == set(range(20))
 
 
-def test_b01_the_twin_raises_what_the_client_raises() -> None:
+def test_b01_the_twin_raises_what_the_client_raises(begun: Callable[[str], list[str]]) -> None:
     with served_by(Broker) as there:
         with sync.connect(there.url, buffer_bytes=300_000) as connection, connection.session() as session:
             there.failing["topic:t"] = WrongKind(destination="t", kind="queue", wanted="topic")
@@ -167,7 +164,7 @@ def test_b01_the_twin_raises_what_the_client_raises() -> None:
         url = there.url
     with pytest.raises(ConnectionFailed):
         sync.connect(url, connect_timeout=0.1)
-    assert not clients()
+    assert not begun("clarion")
 
 
 def test_b01_a_callback_cannot_block_its_own_loop() -> None:
@@ -185,13 +182,13 @@ def test_b01_a_callback_cannot_block_its_own_loop() -> None:
         assert isinstance(told[-1], ConnectionLost)
 
 
-def test_b01_a_dropped_connection_ends_its_thread() -> None:
+def test_b01_a_dropped_connection_ends_its_thread(begun: Callable[[str], list[str]]) -> None:
     with served_by(Broker) as there:
         session = sync.connect(there.url).session()
         session.send("q", b"the session keeps it open")
         del session
         gc.collect()
-        assert not clients()
+        assert not begun("clarion")
 
 
 def test_b01_a_program_that_closes_nothing_ends_cleanly() -> None:

@@ -86,7 +86,9 @@ def open_client(
 
 
 @pytest.mark.parametrize("durability", ["power", "process"])
-def test_a05_what_was_awaited_is_found_again(tmp_path: Path, durability: Durability) -> None:
+def test_a05_what_was_awaited_is_found_again(
+    tmp_path: Path, durability: Durability, begun: Callable[[str], list[str]]
+) -> None:
     bodies = [bytes([number % 256]) * (number * 97 % 30_000) for number in range(200)]
 
     async def write() -> None:
@@ -102,7 +104,7 @@ def test_a05_what_was_awaited_is_found_again(tmp_path: Path, durability: Durabil
         client.journal.checkpoint(iter([]), lambda: done.set_result(None))
         await done
         client.journal.close()
-        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("journal-")] == []
+        assert begun("journal-") == []
 
     async def check() -> None:
         store = FileStore.open(tmp_path, durability=durability)
@@ -231,7 +233,7 @@ def descriptors() -> int:
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("where", ["in the loop", "in another thread", "after the loop"])
 def test_a05_closing_gives_threads_and_descriptors_back(
-    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], where: str
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], where: str, begun: Callable[[str], list[str]]
 ) -> None:
     new_loop().close()  # the first one opens what stays for the process
     before = descriptors()
@@ -251,7 +253,7 @@ def test_a05_closing_gives_threads_and_descriptors_back(
         runner.run(run())
     if where == "after the loop":
         journals[0].close()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("journal-")] == []
+    assert begun("journal-") == []
     assert descriptors() == before
 
 
