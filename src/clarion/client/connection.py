@@ -48,7 +48,7 @@ from clarion.errors import (
     TooManyConnections,
     VersionMismatch,
 )
-from clarion.protocols.native import Welcome
+from clarion.protocols.greetings import Welcome
 from clarion.wire.batch import Buffer
 from clarion.wire.frames import Frame
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from clarion.errors import ClarionError
-from clarion.protocols.native import Welcome
+from clarion.protocols.greetings import Welcome
 from clarion.wire.batch import Buffer
 from clarion.wire.frames import Frame
 

@@ -14,7 +14,8 @@ from typing import Any, Protocol, cast
 
 from clarion.client.address import Address
 from clarion.errors import ClarionError, ConnectionFailed, ConnectionLost, InternalFault
-from clarion.protocols.native import ClientConnection, State, Welcome
+from clarion.protocols.greetings import Welcome
+from clarion.protocols.native import ClientConnection, State
 from clarion.wire.frames import Frame
 
 SOFTWARE = "clarion-python/0.1"

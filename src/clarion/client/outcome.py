@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from clarion.errors import ClarionError
-from clarion.protocols.native import Goodbye
+from clarion.protocols.greetings import Goodbye
 
 
 class Outcome:

@@ -33,9 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from clarion import limits
 from clarion.errors import (
@@ -47,8 +45,8 @@ from clarion.errors import (
     HeartbeatMissed,
     UnknownFrame,
     VersionMismatch,
-    from_code,
 )
+from clarion.protocols.greetings import HANDSHAKE_BYTES_MAX, Hello, Welcome, goodbye_of, hello_of, welcome_of
 from clarion.wire import frames
 from clarion.wire.batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from clarion.wire.batch import Buffer
@@ -59,54 +57,12 @@ _pack_header = frames.HEADER.pack
 _unpack_header = frames.HEADER.unpack_from
 _new_frame = tuple.__new__
 
-HANDSHAKE_BYTES_MAX = 64 * limits.KIB
-"""HELLO, WELCOME and GOODBYE: a peer that is not known yet costs no more memory than this."""
-
 
 class State(IntEnum):
     NEW = 0
     READY = 1
     CLOSING = 2
 
-
-class Hello(msgspec.Struct):
-    """What a client says of itself."""
-
-    versions: tuple[int, int]
-    name: str | None = None
-    software: str | None = None
-    heartbeat_ms: int = limits.HEARTBEAT_MS_DEFAULT
-    authentication: dict[str, Any] = {}
-
-
-class Welcome(msgspec.Struct):
-    """What a server answers: the version and the bounds that hold on this connection."""
-
-    version: int
-    server: str
-    heartbeat_ms: int
-    batch_bytes_max: int
-    producer_window_bytes: int
-
-
-class Goodbye(msgspec.Struct):
-    """Why a peer ends the connection; an empty code is an ordinary end."""
-
-    code: str = ""
-    facts: dict[str, Any] = {}
-
-    def error(self) -> ClarionError | None:
-        """What it says, as an error to raise; None for an ordinary end."""
-        if not self.code:
-            return None
-        return from_code(self.code, {name: fact for name, fact in self.facts.items() if name != "self"})
-
-
-_Said = TypeVar("_Said")
-
-_decode_hello = msgspec.msgpack.Decoder(Hello).decode
-_decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
-_decode_goodbye = msgspec.msgpack.Decoder(Goodbye).decode
 
 # Smallest and largest payload of each type that may come on a session, and its unit beyond the smallest.
 _ANY = limits.FRAME_BYTES_MAX
@@ -320,7 +276,7 @@ class ServerConnection(_Connection):
             elif kind == Type.HELLO and self.state is State.NEW:
                 self._welcome(frame)
             elif kind == Type.GOODBYE:
-                self.peer_error = _decode(_decode_goodbye, frame).error()
+                self.peer_error = goodbye_of(frame).error()
                 self.state = State.CLOSING
                 break
             elif kind != Type.HEARTBEAT or self.state is State.NEW:
@@ -333,7 +289,7 @@ class ServerConnection(_Connection):
         self._channels.pop(channel, None)
 
     def _welcome(self, frame: Frame) -> None:
-        hello = _decode(_decode_hello, frame)
+        hello = hello_of(frame)
         low, high = hello.versions
         version = min(high, frames.PROTOCOL_VERSION_MAX)
         if version < max(low, frames.PROTOCOL_VERSION_MIN):
@@ -412,9 +368,9 @@ class ClientConnection(_Connection):
             elif channel != 0:
                 raise self._refuse(frame)
             elif kind == Type.WELCOME and self.state is State.NEW:
-                self._welcomed(_decode(_decode_welcome, frame))
+                self._welcomed(welcome_of(frame))
             elif kind == Type.GOODBYE:
-                ended = _decode(_decode_goodbye, frame).error()
+                ended = goodbye_of(frame).error()
                 self._ended = ended or ConnectionLost(detail="the server ended it")
                 self.state = State.CLOSING
                 break
@@ -442,12 +398,3 @@ class ClientConnection(_Connection):
 
 def _bad_size(kind: int, size: int) -> BadFrame:
     return BadFrame(detail=f"{Type(kind).name} with {size} bytes")
-
-
-def _decode(decode: Callable[[memoryview], _Said], frame: Frame) -> _Said:
-    if len(frame.payload) > HANDSHAKE_BYTES_MAX:
-        raise FrameTooLarge(size=len(frame.payload), limit=HANDSHAKE_BYTES_MAX)
-    try:
-        return decode(frame.payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadFrame(detail=f"{Type(frame.type).name}: {error}") from None

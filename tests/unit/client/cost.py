@@ -18,7 +18,7 @@ from clarion.client.consumer import BatchConsumer, Consumer
 from clarion.client.options import SendOptions
 from clarion.client.session import Session
 from clarion.errors import SessionClosed
-from clarion.protocols.native import Welcome
+from clarion.protocols.greetings import Welcome
 from clarion.wire import frames
 from clarion.wire.batch import Buffer, encode
 from clarion.wire.frames import Frame, Type

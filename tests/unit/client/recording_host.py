@@ -12,7 +12,7 @@ from clarion import ids, limits
 from clarion.client.publisher import Publisher
 from clarion.errors import ClarionError
 from clarion.message import Headers, decode_headers
-from clarion.protocols.native import Welcome
+from clarion.protocols.greetings import Welcome
 from clarion.wire import frames
 from clarion.wire.batch import GROUPS, Batch, Buffer
 from clarion.wire.frames import Type

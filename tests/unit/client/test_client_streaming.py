@@ -21,7 +21,7 @@ from clarion.client.sources import source_of
 from clarion.core.streams import keyed_id
 from clarion.errors import BadArgument, ClarionError, MessageTooLarge, NoSuchStream
 from clarion.message import decode_headers
-from clarion.protocols.native import Welcome
+from clarion.protocols.greetings import Welcome
 from clarion.scheduling import PATIENT_NICE
 from clarion.wire import frames
 from clarion.wire.batch import Batch, Buffer

@@ -14,7 +14,7 @@ from clarion import ids, limits
 from clarion.client.cutting import Messages
 from clarion.client.numbered import NumberedSender
 from clarion.errors import BadArgument, Blocked, ClarionError, MessageTooLarge, ProducerTaken, SessionClosed
-from clarion.protocols.native import Welcome
+from clarion.protocols.greetings import Welcome
 from clarion.wire import frames
 from clarion.wire.batch import Batch, Buffer
 from clarion.wire.frames import Frame, Type

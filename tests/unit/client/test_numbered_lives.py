@@ -14,7 +14,7 @@ from clarion.client.numbered import NumberedSender
 from clarion.core.producers import Producers, Verdict
 from clarion.core.sparse import sequence_runs
 from clarion.errors import Blocked, ClarionError
-from clarion.protocols.native import Welcome
+from clarion.protocols.greetings import Welcome
 from clarion.wire import frames
 from clarion.wire.batch import Batch, Buffer
 from clarion.wire.frames import Frame, Type

@@ -23,7 +23,8 @@ from clarion.errors import (
     UnknownFrame,
     VersionMismatch,
 )
-from clarion.protocols.native import HANDSHAKE_BYTES_MAX, ClientConnection, Hello, ServerConnection, State
+from clarion.protocols.greetings import HANDSHAKE_BYTES_MAX, Hello
+from clarion.protocols.native import ClientConnection, ServerConnection, State
 from clarion.wire import frames
 from clarion.wire.frames import Type
 
