@@ -56,10 +56,10 @@ class Freeing:
 
     def room_came(self) -> None:
         """Producers that wait for room may go on, soon."""
-        if self._host.publishing.waiting and not self._resuming:
+        if self._host.room.waiting and not self._resuming:
             self._resuming = True
             self._host.later(_RESUME_MS, self._resume)
 
     def _resume(self) -> None:
         self._resuming = False
-        self._host.publishing.resume()
+        self._host.room.resume()

@@ -45,6 +45,7 @@ from clarion.nodes.message_manager.recovering import OpenJournal, files_of, opti
 from clarion.nodes.message_manager.requests import Requests
 from clarion.nodes.message_manager.restarting import Restarting
 from clarion.nodes.message_manager.retention import Retention
+from clarion.nodes.message_manager.room import Room
 from clarion.nodes.message_manager.sessions import Sessions
 from clarion.nodes.message_manager.slow import Slow
 from clarion.nodes.message_manager.streaming import Streaming
@@ -132,13 +133,14 @@ class MessageManager:
         self._own_producer, self._own_sequence = self._ids.next_producer(), 1
         self.naming = Naming(self)
         self.freeing = Freeing(self)
+        self.room = Room(self)
         self.publishing = Publishing(self)
         self.upkeep = Upkeep(self)
         self.log = EntryLog(
             self.journal, self.state, answer=self.publishing.answer, soon=self.soon, settled=self.upkeep.committed
         )
         self.journal.on_durable = self._on_durable
-        self.journal.on_room = self.publishing.resume
+        self.journal.on_room = self.room.resume
         self.reader = PageReader(self.journal, self.cache, self._loop, self._fault)
         self.delivery = Delivery(self)
         self.subscribing = Subscribing(self)

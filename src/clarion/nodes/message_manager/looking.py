@@ -74,7 +74,7 @@ class Looking:
                 "segment_bytes": journal.segment_bytes,
                 "growth_blocked": journal.growth_blocked,
             },
-            "producers_waiting": host.publishing.waiting,
+            "producers_waiting": host.room.waiting,
             "dead_messages": dead.depth(),
             "prepared_transactions": len(host.state.transactions.prepared),
             "slow_consumers": self._slow(),

@@ -5,7 +5,7 @@ Rules
        refused one: they are dropped, because the client sends them again in order.
     2. PUBLISHED leaves only when the batch is durable, also for a double. Of a batch that is stored in part, as a
        producer that lost its memory may cut it, the missing messages are stored and no others.
-    3. Admission looks at the destination's quota, the journal's room beyond its reserve, and what is
+    3. Admission (room.py) looks at the destination's quota, the journal's room beyond its reserve, and what is
        not durable yet; it never waits, so one full destination delays no other.
     4. Of a sparse batch exactly its sequences are stored, and known as stored: never what is in its gaps. It is of no
        transaction, without delay and large body, and nobody waits for its delivery.
@@ -15,11 +15,11 @@ Rules
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING
 
 from clarion import ids, limits
-from clarion.core.destination import TOPIC, Destination
+from clarion.core.destination import Destination
 from clarion.core.entries import Kind, Large, ProducersClosed, Publish, Stage
 from clarion.core.policies import Effective
 from clarion.core.producers import Verdict
@@ -46,15 +46,11 @@ if TYPE_CHECKING:
 
 _STAGED_BATCHES_MAX = 1_000_000
 """Batches in the wings of one destination."""
-_PAUSE_MESSAGES = 1_000
-"""How far the slowest consumer of a topic may be behind before the topic pauses, if it is told to."""
 _UNTIL = frames.UNTIL_ANY | frames.UNTIL_EVERY
 _Answer = tuple[int, int]
 """First producer sequence and count of a batch as it was received."""
 _RUN_BYTES_MAX = 8
 """What a run of a sparse batch takes in the head of its entry."""
-_LOW_WATER = 0.9
-"""Producers are resumed when a destination holds less than this part of its quota."""
 
 
 class Publishing:
@@ -64,22 +60,12 @@ class Publishing:
         self._host = host
         self._answers: deque[tuple[int, int, bytes]] = deque()
         """Position of an entry, session, what to tell it when that is durable: in the order of the entries."""
-        self._waiting: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """(destination, session) → refused sequence, in the order of refusal."""
-        self.pending_bytes = 0
-        self._pending_bytes_max = host.settings.message_manager.publish_pending_bytes_max
         registry = host.registry
         self._messages = registry.tally("mm.published", unit="messages", meaning="messages stored durably")
         self._bytes = registry.tally("mm.published_bytes", unit="bytes", meaning="batches stored durably")
         self._doubles = registry.counter("mm.doubles", unit="messages", meaning="resent messages dropped")
-        self._refusals = registry.counter("mm.refusals", unit="batches", meaning="batches refused for want of room")
         self._before = registry.test_point("mm.before_publish", meaning="a batch is about to be logged")
         self._durable = registry.test_point("mm.before_published", meaning="a batch is durable, not yet confirmed")
-
-    @property
-    def waiting(self) -> int:
-        """How many producers wait for room."""
-        return len(self._waiting) + self._host.streaming.waiting
 
     def handle(self, command: Command) -> None:
         """One PUBLISH."""
@@ -113,7 +99,7 @@ class Publishing:
                 self._judge(session, destination, batch, floor, command.flags, transaction, stream)
         except ClarionError as error:
             if destination is not None:
-                self._let_pass(session, destination)
+                self._host.room.let_pass(session, destination)
             self._fail(session, first, batch.count, error)
 
     def _judge(
@@ -150,7 +136,7 @@ class Publishing:
             case Verdict.DOUBLE:
                 self._doubles.add(batch.count)
                 if session.refusing.get(destination.identity) == first:
-                    self._let_pass(session, destination)  # somebody else stored it meanwhile
+                    self._host.room.let_pass(session, destination)  # somebody else stored it meanwhile
                 self._settle(session.identity, first, batch.count)
                 if flags & _UNTIL:
                     self._host.watching.again(session.identity, destination, batch)
@@ -200,7 +186,8 @@ class Publishing:
                 self._check_sizes(piece, policy.message_bytes_max)
         first = batch.first_id & ids.SEQUENCE_MAX
         size = batch.size if len(pieces) == 1 else sum(piece.size for piece in pieces)
-        reason = self.no_room(destination, size, policy)
+        room = self._host.room
+        reason = room.lacks(destination, size, policy)
         if reason is None:
             if self._before.armed:
                 self._before.fire()
@@ -213,15 +200,11 @@ class Publishing:
                 reason = "persistent memory is full"
             else:
                 if session.refusing:
-                    self._let_pass(session, destination)
+                    room.let_pass(session, destination)
                 return True
         if policy.when_full == "fail":
             raise Blocked(destination=str(destination), detail=reason)
-        self._refusals.add()
-        session.refusing[destination.identity] = first
-        self._waiting[destination.identity, session.identity] = first
-        payload = [frames.FLOOR.pack(first), frames.pack({"destination": str(destination), "reason": reason})]
-        self._host.send(session.identity, frames.Type.REFUSED, payload)
+        room.refuse(session, destination, first, reason)
         return False
 
     def _store(
@@ -302,42 +285,16 @@ class Publishing:
             if not transaction:
                 self._host.clockwork.at(destination, batch.deliver_at_ms)
 
-        self.pending_bytes += batch.size
+        self._host.room.pending_bytes += batch.size
         if whole is not None:
             self._settle(session.identity, *whole)
         self._host.log.after(durable)
 
     def _count(self, batch: Batch) -> None:
         """A batch no longer waits for the disk."""
-        self.pending_bytes -= batch.size
+        self._host.room.pending_bytes -= batch.size
         self._messages.total += batch.count
         self._bytes.total += batch.size
-
-    def no_room(self, destination: Destination, size: int, policy: Effective | None = None) -> str | None:
-        """Why nothing more of so many bytes can be stored now."""
-        quota, live = self._host.quota_bytes(destination, policy), destination.bytes_live
-        if live and live + size > quota:  # one batch alone always fits
-            self._host.retention.make_room(destination)
-            return f"its quota of {quota} bytes is used up"
-        if self._host.journal.room() < size:
-            return "persistent memory is full"
-        if self.pending_bytes + size > self._pending_bytes_max:
-            return "too much is waiting for the disk"
-        return self._behind(destination) if destination.kind == TOPIC and self._pauses(destination) else None
-
-    def _pauses(self, destination: Destination) -> bool:
-        """Is it a topic that waits for all its consumers?"""
-        return destination.kind == TOPIC and self._host.policy(destination).pause_for_slowest
-
-    @staticmethod
-    def _behind(destination: Destination) -> str | None:
-        """Why a topic pauses that waits for all its consumers."""
-        for subscription in destination.subscriptions.values():
-            consumers = subscription.consumers
-            stuck = bool(consumers) and all(consumer.room <= 0 for consumer in consumers)
-            if stuck and subscription.depth(destination.tail) >= _PAUSE_MESSAGES:
-                return f"a consumer of {subscription.name or 'a plain subscription'} is behind"
-        return None
 
     def _stored(
         self,
@@ -362,15 +319,10 @@ class Publishing:
                 host.watching.watch(session.identity, destination, entry)
             host.shown(destination, end)
 
-        self.pending_bytes += batch.size
+        self._host.room.pending_bytes += batch.size
         if whole is not None:
             self._settle(session.identity, *whole)
         host.log.after(durable)
-
-    def _let_pass(self, session: Session, destination: Destination) -> None:
-        """The refused batch has its answer: what follows it is no longer dropped."""
-        session.refusing.pop(destination.identity, None)
-        self._waiting.pop((destination.identity, session.identity), None)
 
     def _settle(self, session: int, first: int, count: int) -> None:
         """Tell a session PUBLISHED when everything written so far is durable."""
@@ -402,40 +354,9 @@ class Publishing:
         payload = [frames.SETTLED.pack(first, count, 0), frames.pack(frames.error_facts(error))]
         self._host.send(session.identity, frames.Type.PUBLISH_FAILED, payload)
 
-    # --- room comes back ------------------------------------------------------------------------------
-
-    def resume(self) -> None:
-        """Let producers go on that wait for room: first come, first served, as many as fit."""
-        self._host.streaming.resume()
-        if not self._waiting:
-            return
-        # A little more than none, so that nobody is resumed for one batch; little also of a small journal.
-        margin = min(limits.PRODUCER_WINDOW_BYTES // 16, self._host.upkeep.capacity_bytes // 64)
-        room = self._host.journal.room() - margin
-        budget = min(room, self._pending_bytes_max - self.pending_bytes)
-        granted: dict[int, int] = {}
-        for (identity, session), first in list(self._waiting.items()):
-            if budget <= 0:
-                return
-            destination = self._host.state.destinations.get(identity)
-            if destination is None or self._host.sessions.find(session) is None:
-                del self._waiting[identity, session]
-                continue
-            used = destination.bytes_live + granted.get(identity, 0)
-            if used >= self._host.quota_bytes(destination) * _LOW_WATER:
-                continue
-            if self._pauses(destination) and self._behind(destination):
-                continue
-            granted[identity] = granted.get(identity, 0) + limits.PRODUCER_WINDOW_BYTES
-            budget -= limits.PRODUCER_WINDOW_BYTES
-            del self._waiting[identity, session]
-            payload = [frames.FLOOR.pack(first), str(destination).encode()]
-            self._host.send(session, frames.Type.RESUME, payload)
-
     def ended(self, session: Session, producer: int, clean: bool) -> None:
         """A session is over; a clean end lets its producer be forgotten."""
-        for identity in session.refusing:
-            self._waiting.pop((identity, session.identity), None)
+        self._host.room.forget(session)
         if clean and session.published:
             known = sorted(session.published & self._host.state.destinations.keys())
             entry = ProducersClosed(producer.to_bytes(16, "big"), known)

@@ -161,7 +161,7 @@ class Streaming:
                 > self._host.upkeep.capacity_bytes
             ):
                 return _FULL
-        return self._host.publishing.no_room(destination, size)
+        return self._host.room.lacks(destination, size)
 
     def _owed_bytes(self, destination: int | None = None) -> int:
         """What bodies that have begun, and are being sent, will still need."""
@@ -199,7 +199,7 @@ class Streaming:
 
     def _pend(self, size: int) -> None:
         self.pending_bytes += size
-        self._host.publishing.pending_bytes += size
+        self._host.room.pending_bytes += size
 
     # --- answers --------------------------------------------------------------------------------------
 

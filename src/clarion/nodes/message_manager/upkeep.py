@@ -105,7 +105,7 @@ class Upkeep:
             if at:
                 yield
             journal = host.journal.status()
-            short = host.publishing.waiting or journal.room < 2 * journal.segment_bytes
+            short = host.room.waiting or journal.room < 2 * journal.segment_bytes
             for destination in destinations[at : at + _SURVEYED_MAX]:
                 if host.state.destinations.get(destination.identity) is not destination:
                     continue  # dropped meanwhile
@@ -136,7 +136,7 @@ class Upkeep:
         if not self._compacting and host.journal.compaction_victim() is not None:
             self._compacting = True
             host.spawn(self._compact())
-        host.publishing.resume()
+        host.room.resume()
         host.streaming.reading.pump()
         host.ranging.pump()
 
