@@ -31,7 +31,7 @@ from clarion.errors import BadArgument, BadFrame, ClarionError, UnknownFrame
 from clarion.events.link import frames
 from clarion.events.link.client import Address
 from clarion.events.link.confirmations import Confirmations, Ranges, pack_confirmations, parts_of, unpack_confirmations
-from clarion.events.link.frames import FIRST, LAST, Heartbeat, Hello, Role, Type
+from clarion.events.link.frames import Heartbeat, Hello, Role, Type
 from clarion.events.link.server import Peer, Server
 from clarion.events.link.sink import ForeignSection, Sink
 from clarion.events.memory.ballast import of_process
@@ -39,6 +39,7 @@ from clarion.instruments import Registry
 
 from . import messages as m
 from .engine import PairEngine
+from .given_back import GivenBack
 from .keeper import Keeper
 from .machine import Machine
 from .memory_file import MemoryFile
@@ -118,8 +119,7 @@ class Pair:
         self._former_floors: dict[int, int] = {}
         self._confirmed_sent = False
         """The partner knows all confirmations of before the present link."""
-        self._state: list[tuple[str, list[tuple[int, int, int]]]] = []
-        self._state_source: tuple[object, int] | None = None
+        self._given_back = GivenBack()
 
     # --- for the engine -------------------------------------------------------------------------------
 
@@ -411,7 +411,9 @@ class Pair:
             frames.unpack_epoch(payload)
             self._tell(m.GiveBackAsked())
         elif kind == Type.GIVE_BACK:
-            self._state_part(peer, flags, payload)
+            whole = self._given_back.take(peer.socket, flags, payload)
+            if whole is not None:
+                self._worker.do(lambda: self._apply(*whole))
         elif kind == Type.GIVE_BACK_DONE:
             self._tell(m.GiveBackDone(frames.unpack_epoch(payload)))
         elif kind == Type.CONFIRMED:
@@ -431,21 +433,6 @@ class Pair:
         self.points.before_note_kept()
         self._note_file.save(self._engine.partner_note(note))
         self.points.after_note_kept()
-
-    def _state_part(self, peer: Peer, flags: int, payload: memoryview) -> None:
-        """Parts count only from the first on, and over one connection: a state with a hole would be forgotten."""
-        epoch, token, part = unpack_confirmations(payload)
-        source = peer.socket, token
-        if flags & FIRST:
-            self._state, self._state_source = [], source
-        if source != self._state_source:
-            return
-        self._state.extend(part)
-        if sum(len(ranges) for _, ranges in self._state) > limits.EVENT_PAIR_STATE_RANGES_MAX:
-            raise BadFrame(detail="more is given back than can be")
-        if flags & LAST:
-            state, self._state, self._state_source = self._state, [], None
-            self._worker.do(lambda: self._apply(epoch, token, state))
 
 
 def clock_ms() -> int:
