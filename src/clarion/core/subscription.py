@@ -346,37 +346,6 @@ class Subscription:
         """When `come_due` has something to do; 0 for never."""
         return self._later[0][0] if self._later else 0
 
-    def free(self, run: Range) -> Iterator[Range]:
-        """The parts of an unconfirmed run that are neither in flight nor assigned nor away."""
-        if not self.away and not self.grouped and len(self.views) <= 1 and run[0] >= self.cursor:
-            yield run
-            return
-        busy = Spans()
-        for consumer in self.consumers:
-            for first, end, _ in (*consumer.inflight.overlap(*run), *consumer.assigned.overlap(*run)):
-                busy.put(first, end)
-        for first, end, _ in self.away.overlap(*run):
-            busy.put(first, end)
-        yield from _gaps(busy, run)
-
-    def not_in_flight(self, run: Range) -> list[Range]:
-        """The parts of a run that neither a consumer nor a reader holds."""
-        first, end = max(run[0], self.taken), run[1]
-        if first >= end:
-            return []
-        run = (first, end)
-        held = Spans()
-        for consumer in self.consumers:
-            for first, end, _ in consumer.inflight.overlap(*run):
-                held.put(first, end)
-        return _gaps(held, run)
-
-    def is_idle(self, first: int, end: int) -> bool:
-        """Is nothing of [first, end) in flight or away?"""
-        return not self.away.overlap(first, end) and not any(
-            consumer.inflight.overlap(first, end) for consumer in self.consumers
-        )
-
     # --- soft -----------------------------------------------------------------------------------------
 
     def recovered(self, tail: int) -> None:
@@ -459,8 +428,3 @@ class Subscription:
             sequence: [(time_ms, reason) for time_ms, reason in returns] for sequence, returns in history
         }
         return subscription
-
-
-def _gaps(busy: Spans, run: Range) -> list[Range]:
-    """What of a run is not in `busy`, all of whose values are 0."""
-    return [(first, end) for first, end, is_free in busy.pieces(*run, 1) if is_free]

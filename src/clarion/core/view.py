@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from clarion import limits
+from clarion.core import whereabouts
 from clarion.core.spans import Spans
 from clarion.wire.batch import Batch
 
@@ -61,7 +62,7 @@ class View:
         self._pools: dict[int, Spans] | None = None
         floor = subscription.confirmed.floor
         for run in subscription.confirmed.gaps(floor, self.cursor):
-            for first, end in subscription.free(run):
+            for first, end in whereabouts.free(subscription, run):
                 self.returned.put(first, end)
 
     # --- what is next ---------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class View:
             if run is None:
                 self._pass(limit)
                 return None
-            free = next(subscription.free(run), None)
+            free = next(whereabouts.free(subscription, run), None)
             if free is not None:
                 return free
             self._pass(run[1])

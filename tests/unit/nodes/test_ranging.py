@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from clarion.core.consumer import Consumer, Credit
 from clarion.core.destination import TOPIC, Destination
 from clarion.core.subscription import DYING, RESERVED, Range, Subscription
+from clarion.core.whereabouts import not_in_flight
 from clarion.nodes.message_manager.confirming import cut_visible
 from clarion.nodes.message_manager.ranging import first_kept, owed_by, owed_by_any, unclaimed
 
@@ -106,7 +107,7 @@ def test_d01_what_a_reader_was_told_of_is_as_good_as_in_flight(
         if first < end:
             consumer.hold(first, end, 0)
     subscription.taken = taken
-    free = every(subscription.not_in_flight((1, TAIL)))
+    free = every(not_in_flight(subscription, (1, TAIL)))
     assert free == {one for one in range(1, TAIL) if one >= taken} - members(inflight)
     subscription.confirm(confirmed, TAIL)
     held = destination.held_below()

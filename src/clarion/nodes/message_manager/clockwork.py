@@ -13,6 +13,7 @@ from clarion.core.destination import EXPIRY_STEP_MS, TOPIC, Destination
 from clarion.core.entries import Change, Due, Kind, runs_of
 from clarion.core.sift import expired_runs, expiry_ms
 from clarion.core.subscription import DYING, RESERVED, Range
+from clarion.core.whereabouts import not_in_flight
 from clarion.errors import JournalFull
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Clockwork:
             idle: list[Range] = []
             for run in gone:
                 for gap in subscription.confirmed.gaps(*run):
-                    free = subscription.not_in_flight(gap)
+                    free = not_in_flight(subscription, gap)
                     busy |= sum(e - f for f, e in free) != gap[1] - gap[0]
                     # What dies already, or belongs to a prepared transaction, is decided elsewhere.
                     pieces = [piece for part in free for piece in subscription.away.pieces(*part)]

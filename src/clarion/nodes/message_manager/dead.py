@@ -20,6 +20,7 @@ from clarion.core.destination import QUEUE, QUEUE_SUBSCRIPTION, Destination
 from clarion.core.entries import Transfer
 from clarion.core.subscription import Range, Subscription
 from clarion.core.wellknown import DEAD
+from clarion.core.whereabouts import is_idle
 from clarion.errors import BadArgument, BadBatch, JournalFull
 from clarion.message import Headers, decode_headers, encode_headers
 from clarion.nodes.logging import WARNING, event
@@ -181,8 +182,8 @@ class Dead:
                 for sequence in range(at, stop):
                     if wanted is not None and sequence not in wanted:
                         continue
-                    if subscription.confirmed.covers(sequence, sequence + 1) or not subscription.is_idle(
-                        sequence, sequence + 1
+                    if subscription.confirmed.covers(sequence, sequence + 1) or not is_idle(
+                        subscription, sequence, sequence + 1
                     ):
                         continue
                     if wanted is not None:
