@@ -1,38 +1,19 @@
-"""Receiving: iteration, leaving, credit, confirmation and rejection, batches, browsing, requests."""
+"""Receiving: iteration, leaving, credit, subscriptions and their end, browsing, requests."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any
 
 import pytest
 
 from clarion import client
-from clarion.errors import (
-    BadArgument,
-    MissingExtra,
-    NoSuchDestination,
-    RequestError,
-    SessionClosed,
-    UnknownVerb,
-    WrongKind,
-)
-from clarion.message import PropertyValue
+from clarion.errors import BadArgument, NoSuchDestination, SessionClosed, UnknownVerb, WrongKind
 from clarion.wire import frames
 from clarion.wire.batch import encode
 from clarion.wire.frames import Frame, Type
-from tests.unit.client.scripted_broker import Broker, ServerEnd, broker, run
-
-
-async def filled(session: client.Session, name: str, count: int) -> None:
-    for number in range(count):
-        session.send_nowait(name, b"%d" % number)
-    await session.flush()
-
-
-def frames_of(there: Broker, kind: int) -> list[memoryview]:
-    return [frame.payload for _, frame in there.log if frame.type == kind]
+from tests.unit.client.scripted_broker import ServerEnd, broker, run
+from tests.unit.client.traffic import filled, frames_of
 
 
 def test_b01_messages_come_in_order_and_are_confirmed() -> None:
@@ -203,152 +184,6 @@ def test_b01_idle_time_ends_an_iteration_and_a_single_receive() -> None:
             message = await waiting
             assert message is not None
             assert message.body == b"x"
-
-    run(main())
-
-
-def test_b01_confirmations_of_one_turn_travel_as_ranges_in_one_frame() -> None:
-    async def main() -> None:
-        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
-            await filled(session, "q", 10)
-            consumer = session.receive("q")
-            messages = [message for message in [await consumer.receive() for _ in range(10)] if message is not None]
-            await asyncio.gather(*(messages[number].confirm() for number in (0, 1, 2, 7, 5, 6)))
-            messages[3].confirm_nowait()
-            await session.confirm(messages[4], messages[8:])
-            ranges = [frames.unpack_ack(payload)[2] for payload in frames_of(there, Type.CONFIRM)]
-            assert ranges == [[(0, 3), (5, 8)], [(3, 5), (8, 10)]]
-            await consumer.confirm(0, 10)  # once more: passed over by the broker
-            assert there.confirmed["q"] == set(range(10))
-
-    run(main())
-
-
-def test_b01_more_ranges_than_a_frame_holds_are_several_frames() -> None:
-    async def main() -> None:
-        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
-            await filled(session, "q", 5_000)
-            consumer = session.receive("q")
-            for _ in range(5_000):
-                message = await consumer.receive()
-                assert message is not None
-                if message.sequence % 2:
-                    message.confirm_nowait()
-            await session.flush()
-            assert there.confirmed["q"] == set(range(1, 5_000, 2))
-            assert len(frames_of(there, Type.CONFIRM)) >= 3
-
-    run(main())
-
-
-def test_b01_rejected_messages_come_again_with_a_higher_count() -> None:
-    async def main() -> None:
-        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
-            await filled(session, "q", 2)
-            consumer = session.receive("q")
-            first = await consumer.receive()
-            assert first is not None
-            await first.reject("not now")
-            second = await consumer.receive()
-            again = await consumer.receive()
-            assert second is not None
-            assert again is not None
-            assert (again.sequence, again.redelivered, again.delivery_count) == (0, True, 2)
-            await session.confirm([second, again])
-
-    run(main())
-
-
-def test_b01_a_failed_confirmation_is_told_to_whoever_awaits_or_by_flush() -> None:
-    async def main() -> None:
-        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
-            await filled(session, "q", 2)
-            there.confirming = False
-            consumer = session.receive("q")
-            first, second = await consumer.receive(), await consumer.receive()
-            assert first is not None
-            assert second is not None
-            waiting = asyncio.create_task(first.confirm())
-            await there.until(lambda: len(frames_of(there, Type.CONFIRM)) == 1)
-            second.confirm_nowait()
-            await there.until(lambda: len(frames_of(there, Type.CONFIRM)) == 2)
-            for payload in frames_of(there, Type.CONFIRM):
-                said = {"request": frames.unpack_ack(payload)[1], "code": "CLN-200", "facts": {"detail": "no"}}
-                there.end.send(Type.ERROR, 1, frames.pack(said))
-            with pytest.raises(RequestError):
-                await waiting
-            with pytest.raises(RequestError):
-                await session.flush()
-            await session.flush()
-
-    run(main())
-
-
-def test_b01_batches_have_bodies_messages_and_one_confirmation() -> None:
-    async def main() -> None:
-        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
-            await filled(session, "q", 1_000)
-            total = 0
-            async for batch in session.receive_batches("q"):
-                assert batch.first_sequence == total
-                assert batch.bodies() == [b"%d" % number for number in range(total, total + len(batch))]
-                assert [message.body for message in batch] == batch.bodies()
-                total += len(batch)
-                await batch.confirm()
-                if total == 1_000:
-                    break
-            assert there.confirmed["q"] == set(range(1_000))
-            await filled(session, "other", 3)
-            other = session.receive_batches("other")
-            rejected = await other.receive()
-            assert rejected is not None
-            next(iter(rejected)).confirm_nowait()
-            await rejected.reject()
-            again = await other.receive()
-            assert again is not None
-            assert again.redelivered
-            assert repr(again) == f"<ReceivedBatch of {len(again)} from {again.first_sequence} of other>"
-            again.confirm_nowait()
-            await session.flush()
-
-    run(main())
-
-
-@pytest.mark.parametrize("headers", [False, True])
-def test_b01_a_batch_becomes_an_arrow_table(headers: bool) -> None:
-    pytest.importorskip("pyarrow")
-
-    async def main() -> None:
-        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
-            bodies = [b"", b"a", b"bc", b"", b"def"]
-            for number, body in enumerate(bodies):
-                properties: dict[str, PropertyValue] | None = {"n": number} if headers and number % 2 == 0 else None
-                session.send_nowait("q", body, properties=properties)
-            await session.flush()
-            consumer = session.receive_batches("q", prefetch_messages=4)
-            for expected in ([0, 1, 2, 3], [4]):  # the second is a slice with offsets of its origin
-                batch = await consumer.receive()
-                assert batch is not None
-                table = batch.to_arrow()
-                assert table.column("sequence").to_pylist() == expected
-                assert table.column("body").to_pylist() == [bodies[number] for number in expected] == batch.bodies()
-                times = [message.timestamp_ms for message in batch]
-                assert table.column("timestamp_ms").to_pylist() == times
-                table.validate(full=True)
-
-    run(main())
-
-
-def test_b01_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-
-    async def main() -> None:
-        async with broker() as there, client.connect(there.url) as connection, connection.session() as session:
-            await filled(session, "q", 1)
-            batch = await session.receive_batches("q").receive()
-            assert batch is not None
-            with pytest.raises(MissingExtra, match="arrow"):
-                batch.to_arrow()
 
     run(main())
 
