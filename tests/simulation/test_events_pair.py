@@ -11,7 +11,7 @@ from clarion.events.pair import machine as machines
 from clarion.events.pair.machine import Machine
 from clarion.events.pair.messages import Policy, Timing
 from clarion.events.pair.states import BOND, DUTY, RIGHT, Bond, Duty, Event, Right
-from tests.simulation import pair_world
+from tests.simulation import pair_hosts, pair_world
 from tests.simulation.pair_world import Broken, Setup, World, run
 
 SEEDS = 700
@@ -85,7 +85,7 @@ def _first_broken(policy: Policy = Policy.WITNESS) -> str:
 def _keeps_a_right_too_long(patch: pytest.MonkeyPatch) -> None:
     timing = Timing.of(3_000)
     fields = {name: getattr(timing, name) for name in timing.__struct_fields__}
-    patch.setattr(pair_world, "TIMING", Timing(**{**fields, "margin_ms": -1_000}))
+    patch.setattr(pair_hosts, "TIMING", Timing(**{**fields, "margin_ms": -1_000}))
 
 
 def _without_fence(patch: pytest.MonkeyPatch) -> None:
