@@ -17,15 +17,11 @@ from clarion.wire.batch import encode
 from clarion.wire.frames import Slice, Type
 from tests.unit.client.scripted_broker import ServerEnd, run
 from tests.unit.client.scripted_semantics import FullBroker, full_broker
+from tests.unit.client.traffic import take
 
 
 async def filled(session: client.Session, name: str, count: int) -> None:
     await session.send_many(name, [b"%s %d" % (name.encode(), number) for number in range(count)])
-
-
-async def take(consumer: client.Consumer, count: int) -> list[client.ReceivedMessage]:
-    messages = [await consumer.receive(5) for _ in range(count)]
-    return [message for message in messages if message is not None]
 
 
 def subscribes(there: FullBroker, connection: int) -> list[dict[str, object]]:

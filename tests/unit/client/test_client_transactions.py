@@ -8,15 +8,15 @@ import pytest
 
 from clarion import client
 from clarion.errors import BadArgument, SessionClosed, TransactionRolledBack, WrongKind
-from tests.unit.client.filled_queues import filled, take
 from tests.unit.client.scripted_broker import run
 from tests.unit.client.scripted_semantics import full_broker
+from tests.unit.client.traffic import filled_by_another, take
 
 
 def test_b14_nothing_is_seen_before_commit_and_everything_after() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 5)
+            await filled_by_another(connection, "in", 5)
             async with connection.session(transacted=True) as session:
                 messages = await take(session.receive("in"), 3)
                 for message in messages:
@@ -37,7 +37,7 @@ def test_b14_nothing_is_seen_before_commit_and_everything_after() -> None:
 def test_b14_rollback_forgets_what_was_sent_and_gives_back_what_was_received() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 4)
+            await filled_by_another(connection, "in", 4)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in", prefetch_messages=2)
                 await take(consumer, 2)
@@ -59,7 +59,7 @@ def test_b14_rollback_forgets_what_was_sent_and_gives_back_what_was_received() -
 def test_b14_only_what_was_seen_is_consumed_and_empty_ones_are_not_asked() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 10)
+            await filled_by_another(connection, "in", 10)
             async with connection.session(transacted=True) as session:
                 await session.commit()
                 await session.rollback()
@@ -85,7 +85,7 @@ def test_b14_only_what_was_seen_is_consumed_and_empty_ones_are_not_asked() -> No
 def test_b14_a_transaction_larger_than_the_prefetch_does_not_hang() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 500)
+            await filled_by_another(connection, "in", 500)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in", prefetch_messages=10)
                 assert len(await take(consumer, 500)) == 500
@@ -99,7 +99,7 @@ def test_b14_a_transaction_larger_than_the_prefetch_does_not_hang() -> None:
 def test_b14_leaving_a_session_rolls_back_what_is_open(fails: bool) -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 2)
+            await filled_by_another(connection, "in", 2)
             try:
                 async with connection.session(transacted=True) as session:
                     await take(session.receive("in"), 1)
@@ -123,7 +123,7 @@ def test_b14_leaving_a_session_rolls_back_what_is_open(fails: bool) -> None:
 def test_b14_confirming_by_hand_is_refused_in_a_transaction() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 1)
+            await filled_by_another(connection, "in", 1)
             async with connection.session(transacted=True) as session:
                 with pytest.raises(BadArgument, match="commit"):
                     session.receive("in", ack="individual")
@@ -148,7 +148,7 @@ def test_b14_confirming_by_hand_is_refused_in_a_transaction() -> None:
 def test_b14_a_send_that_failed_unseen_makes_commit_roll_back() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 1)
+            await filled_by_another(connection, "in", 1)
             async with connection.session(transacted=True) as session:
                 there.failing["topic:t"] = WrongKind(destination="t", kind="queue", wanted="topic")
                 consumer = session.receive("in")
@@ -175,7 +175,7 @@ def test_b14_a_send_that_failed_unseen_makes_commit_roll_back() -> None:
 def test_b14_a_cancelled_commit_that_was_not_asked_is_rolled_back() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 1)
+            await filled_by_another(connection, "in", 1)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in")
                 await take(consumer, 1)
@@ -200,7 +200,7 @@ def test_b14_a_cancelled_commit_that_was_not_asked_is_rolled_back() -> None:
 def test_b14_a_transaction_that_the_broker_ended_is_told_by_commit_and_given_back() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 1)
+            await filled_by_another(connection, "in", 1)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in")
                 await take(consumer, 1)

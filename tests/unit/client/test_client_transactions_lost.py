@@ -10,9 +10,9 @@ import pytest
 from clarion import client
 from clarion.errors import ConnectionLost, TransactionRolledBack
 from clarion.wire.frames import Type
-from tests.unit.client.filled_queues import filled, take
 from tests.unit.client.scripted_broker import run
 from tests.unit.client.scripted_semantics import FullBroker, full_broker
+from tests.unit.client.traffic import filled_by_another, take
 
 
 def frames_of(there: FullBroker, kind: int) -> int:
@@ -22,7 +22,7 @@ def frames_of(there: FullBroker, kind: int) -> int:
 def test_b14_a_lost_connection_is_told_once_and_what_came_since_is_given_back() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 3)
+            await filled_by_another(connection, "in", 3)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in", prefetch_messages=1)
                 await take(consumer, 1)
@@ -51,7 +51,7 @@ def test_b14_a_lost_connection_is_told_once_and_what_came_since_is_given_back() 
 def test_b14_the_next_send_or_prepare_tells_as_well(how: str) -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 1)
+            await filled_by_another(connection, "in", 1)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in")
                 await take(consumer, 1)
@@ -98,7 +98,7 @@ def test_b14_whoever_waits_for_a_send_is_told_and_nobody_else() -> None:
 def test_b14_a_lost_connection_with_nothing_in_the_transaction_is_not_told() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 1)
+            await filled_by_another(connection, "in", 1)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in")
                 await take(consumer, 1)
@@ -136,7 +136,7 @@ def test_b14_rollback_after_a_lost_connection_says_nothing() -> None:
 def test_b14_a_commit_in_flight_is_asked_again_before_consumers_are_back(done: bool) -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 2)
+            await filled_by_another(connection, "in", 2)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in", prefetch_messages=1)
                 await take(consumer, 1)
@@ -196,7 +196,7 @@ def test_b14_wherever_the_connection_breaks_each_message_is_handled_once(after: 
 
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 12)
+            await filled_by_another(connection, "in", 12)
             handle, count = there.handle, len(there.log)
 
             def counted(*arguments: Any) -> None:

@@ -11,15 +11,15 @@ import pytest
 from clarion import client
 from clarion.client.transaction import PreparedHandle
 from clarion.errors import NoSuchHandle
-from tests.unit.client.filled_queues import filled, take
 from tests.unit.client.scripted_broker import run
 from tests.unit.client.scripted_semantics import full_broker
+from tests.unit.client.traffic import filled_by_another, take
 
 
 def test_b14_prepared_transactions_are_committed_together_by_anybody() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 2)
+            await filled_by_another(connection, "in", 2)
             handles: list[str] = []
             for number in range(2):
                 async with connection.session(transacted=True) as session:
@@ -51,7 +51,7 @@ def test_b14_prepared_transactions_are_committed_together_by_anybody() -> None:
 def test_b14_a_prepared_transaction_can_be_resolved_by_hand() -> None:
     async def main() -> None:
         async with full_broker() as there, client.connect(there.url) as connection:
-            await filled(connection, "in", 1)
+            await filled_by_another(connection, "in", 1)
             async with connection.session(transacted=True) as session:
                 consumer = session.receive("in")
                 for committed in (False, True):

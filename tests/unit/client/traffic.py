@@ -7,7 +7,14 @@ from tests.unit.client.scripted_broker import Broker
 
 
 async def filled(session: client.Session, name: str, count: int) -> None:
+    """Messages 0, 1, 2 … are in the destination."""
     await session.send_many(name, [b"%d" % number for number in range(count)])
+
+
+async def filled_by_another(connection: client.Connection, name: str, count: int) -> None:
+    """Likewise, by a session that is over."""
+    async with connection.session() as session:
+        await filled(session, name, count)
 
 
 def frames_of(there: Broker, kind: int) -> list[memoryview]:
