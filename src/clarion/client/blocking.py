@@ -340,9 +340,11 @@ class Connection:
 
 def _close(runner: Runner, connection: client.Connection) -> None:
     """Also when a connection is dropped, or the interpreter ends."""
-    with suppress(ClarionError):
-        runner.call(connection.close())
-    runner.stop()
+    try:
+        with suppress(ClarionError):
+            runner.call(connection.close())
+    finally:  # an interruption, too, leaves no thread behind
+        runner.stop()
 
 
 async def _opened(opening: Any) -> Any:

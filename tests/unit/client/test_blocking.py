@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clarion import sync
+from clarion import client, sync
 from clarion.errors import Blocked, ConnectionFailed, ConnectionLost, Timeout, WrongKind
 from tests.unit.client.scripted_broker import Broker
 from tests.unit.client.threads import served_by
@@ -188,6 +188,24 @@ def test_b01_a_dropped_connection_ends_its_thread(begun: Callable[[str], list[st
         session.send("q", b"the session keeps it open")
         del session
         gc.collect()
+        assert not begun("clarion")
+
+
+def test_b01_a_close_that_is_interrupted_ends_its_thread(
+    begun: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = client.Connection.close
+
+    async def interrupted(connection: client.Connection) -> None:
+        await closed(connection)
+        raise KeyboardInterrupt
+
+    with served_by(Broker) as there:
+        connection = sync.connect(there.url)
+        assert begun("clarion")
+        monkeypatch.setattr(client.Connection, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.close()
         assert not begun("clarion")
 
 
