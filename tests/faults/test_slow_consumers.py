@@ -172,16 +172,13 @@ def check_race(seen: Race) -> None:
 
 
 def test_b13_a_producer_twice_as_fast_as_its_consumer_is_told_to_wait(server: ServerProcess, name: str) -> None:
-    check_race(run(race(server, name, 4.0)))
+    check_race(asyncio.run(race(server, name, 20.0)))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seconds", [20.0, 600.0])
-def test_b13_a_producer_twice_as_fast_as_its_consumer_for_long(
-    server: ServerProcess, name: str, seconds: float
-) -> None:
-    check_race(asyncio.run(race(server, name, seconds)))
+def test_b13_a_producer_twice_as_fast_as_its_consumer_for_long(server: ServerProcess, name: str) -> None:
+    check_race(asyncio.run(race(server, name, 600.0)))
 
 
 def test_b13_when_full_fail_tells_the_producer_and_loses_nothing(server: ServerProcess, name: str) -> None:
