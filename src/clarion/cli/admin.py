@@ -192,9 +192,9 @@ def _state(consumer: dict[str, Any], slow: bool) -> str:
 
 @app.command()
 def leases(url: Url = URL_DEFAULT, json: Json = False) -> None:
-    """List leases: who has the right to act for somebody, and for how long if it is not renewed.
+    """List leases: who may act for somebody.
 
-    The epoch grows with each change of the holder.
+    And for how long, if it is not renewed. The epoch grows with each change of the holder.
     """
     result: list[dict[str, Any]] = []
     while page := request(url, "leases", after=result[-1]["name"] if result else None):
@@ -293,9 +293,9 @@ def unsubscribe(
     url: Url = URL_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Remove a durable subscription of a topic, or of all topics of a pattern.
+    """Remove a durable subscription.
 
-    What it had not confirmed is not kept for it any more.
+    Of a topic, or of all topics of a pattern. What it had not confirmed is not kept for it any more.
     """
     where = dest if dest.startswith(("glob:", "regex:")) else destination(dest, False)
     request(url, "unsubscribe", destination=where, subscription=subscription)

@@ -35,9 +35,10 @@ def demo(
     ] = Path("clarion-demo.png"),
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Kill a working server and count what arrived, by itself and through pipelines.
+    """Kill a working server and count what arrived.
 
-    Everything is real: servers, programs and Spark are processes of their own, the data is on disk. Ends by itself.
+    First messages, then events through pipelines. Everything is real: servers, programs and Spark are processes of
+    their own, the data is on disk. Ends by itself.
     """
     from clarion.cli.demo_story import Story
 

@@ -124,7 +124,7 @@ def shown(
     url: Url = URL_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Show one dead message: its story, its headers and properties, its body."""
+    """Show one dead message: its story, headers and body."""
     from clarion.cli import messages
     from clarion.cli.connecting import connected
 
@@ -183,10 +183,11 @@ def resend(
     url: Url = URL_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Send dead messages back where they were, under their ids, without asking.
+    """Send dead messages back where they were.
 
-    Name them by their sequences, by --destination, or by --all. One that was in a subscription of a topic goes to that
-    subscription alone. Those that cannot be sent stay, hold up no others, and are told: the status is not 0 then.
+    Under their ids, and without asking. Name them by their sequences, by --destination, or by --all. One that was in a
+    subscription of a topic goes to that subscription alone. Those that cannot be sent stay, hold up no others, and are
+    told: the status is not 0 then.
     """
     ranges = _ranges(sequences, everything, origin)
     _check(origin)
@@ -242,7 +243,10 @@ def _still_dead(session: Session, sequences: list[int]) -> list[int]:
 
 @app.command()
 def purge(sequences: Sequences = None, everything: All = False, url: Url = URL_DEFAULT, json: Json = False) -> None:
-    """Remove dead messages for good, without asking: those of these sequences, or --all."""
+    """Remove dead messages for good.
+
+    Without asking: those of these sequences, or --all.
+    """
     ranges = _ranges(sequences, everything, None)
     from clarion import limits
     from clarion.cli.connecting import connected

@@ -58,10 +58,10 @@ def emit(
 
 @app.command()
 def serve(directory: Directory = DIRECTORY, config: Config = None) -> None:
-    """Deliver for a host: what its processes record in DIR goes to the recipients in FILE.
+    """Deliver for a host what its processes record.
 
-    Until SIGTERM or Ctrl-C. SIGHUP reads FILE again: recipients that are new join, others must be removed by hand.
-    When it delivers it prints one line that begins with `ready`.
+    What is in DIR goes to the recipients in FILE, until SIGTERM or Ctrl-C. SIGHUP reads FILE again: recipients that are
+    new join, others must be removed by hand. When it delivers it prints one line that begins with `ready`.
     """
     _deliver(directory, config)
 
@@ -72,7 +72,10 @@ def multiplex(
     directory: Directory = DIRECTORY,
     config: Config = None,
 ) -> None:
-    """Be one recipient that stands for many: record what other event systems send, deliver it to recipients in FILE."""
+    """Be one recipient that stands for many.
+
+    Records what other event systems send, and delivers it to the recipients in FILE.
+    """
     _deliver(directory, config, listen)
 
 
@@ -85,7 +88,7 @@ def _deliver(directory: Path, config: Path | None, multiplex_listen: str | None 
 
 @app.command()
 def status(directory: Directory = DIRECTORY, json: Json = False) -> None:
-    """Show what is recorded, who is owed how much, and what is wrong."""
+    """Show what waits, who is owed it, and what is wrong."""
     from clarion.events.shell import look
 
     result = look(directory)
@@ -178,7 +181,10 @@ def remove(
 
 @app.command("replay-report")
 def replay_report(directory: Directory = DIRECTORY, json: Json = False) -> None:
-    """Show what the last start replayed: from which source, to whom, and how far it is."""
+    """Show what the last start replayed.
+
+    From which source, to whom, and how far it is.
+    """
     from clarion.events.control import ask
 
     report = ask(directory, "replay_report")
@@ -209,19 +215,28 @@ def replay_report(directory: Directory = DIRECTORY, json: Json = False) -> None:
 
 @app.command()
 def pause(directory: Directory = DIRECTORY) -> None:
-    """Stop delivering; events are recorded in the initialisation section until `clarion events ready`."""
+    """Stop delivering, and go on recording.
+
+    Events go to the initialisation section until `clarion events ready`.
+    """
     _order(directory, "pause")
 
 
 @app.command()
 def ready(directory: Directory = DIRECTORY) -> None:
-    """Deliver: what was recorded while initialising or paused goes first."""
+    """Deliver, after initialising or a pause.
+
+    What was recorded meanwhile goes first.
+    """
     _order(directory, "ready")
 
 
 @app.command()
 def takeover(directory: Directory = DIRECTORY) -> None:
-    """Act for the partner although no witness says that it is dead. You must know that it is."""
+    """Act for a partner that you know to be dead.
+
+    No witness is asked: if it is not dead, what it has may be delivered twice.
+    """
     _order(directory, "takeover")
 
 
@@ -233,7 +248,7 @@ def _order(directory: Path, verb: str) -> None:
 
 @dead_app.command("list")
 def dead_list(directory: Directory = DIRECTORY, json: Json = False) -> None:
-    """List events that were given up: for whom, why, after how many attempts."""
+    """List events that were given up, and why."""
     from clarion.events.control import ask
 
     found = ask(directory, "dead")
@@ -250,7 +265,10 @@ def dead_list(directory: Directory = DIRECTORY, json: Json = False) -> None:
 def dead_resend(
     numbers: Annotated[list[int] | None, typer.Argument(metavar="NUMBER…")] = None, directory: Directory = DIRECTORY
 ) -> None:
-    """Send given-up events again to the recipient that they are owed to; all of them without NUMBER."""
+    """Send given-up events again.
+
+    To the recipient that they are owed to; all of them without NUMBER.
+    """
     _dead(directory, "dead_resend", numbers)
 
 

@@ -67,9 +67,10 @@ def run(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per progress.")] = False,
 ) -> None:  # fmt: skip
-    """Run a pipeline: a stream until SIGTERM or Ctrl-C, a job or --once until it is done.
+    """Run a pipeline.
 
-    It goes on where it was. The first signal ends it after the micro-batch under way, a second one at once.
+    A stream runs until SIGTERM or Ctrl-C, a job or --once until it is done. It goes on where it was. The first signal
+    ends it after the micro-batch under way, a second one at once.
     """
     from clarion.pipelines import screen, settings
     from clarion.pipelines.running import run_pipeline
@@ -157,7 +158,10 @@ def stop(
     checkpoint: Checkpoint = None,
     timeout: Annotated[float, typer.Option("--timeout", metavar="S", min=0.0, help="Wait so long for its end.")] = 90.0,
 ) -> None:
-    """Ask a running pipeline to stop after the micro-batch under way, and wait until it has."""
+    """Stop a pipeline after the micro-batch under way.
+
+    Waits until it has stopped.
+    """
     from clarion.errors import BadArgument, Timeout
     from clarion.pipelines import folder, settings
 

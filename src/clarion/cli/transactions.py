@@ -53,9 +53,10 @@ def resolve(
     url: Url = URL_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Decide a prepared transaction by hand, with --commit or --rollback.
+    """Decide a prepared transaction by hand.
 
-    For one whose own client cannot do it any more: what other systems decided about their parts is not known here.
+    With --commit or --rollback, for one whose own client cannot do it any more: what other systems decided about their
+    parts is not known here.
     """
     if commit == rollback:
         raise typer.BadParameter("give one of --commit and --rollback", param_hint="HANDLE")

@@ -12,6 +12,7 @@ import pytest
 NOBODY = "clarion://127.0.0.1:1"
 HEAVY = ("numpy", "rich", "uvloop", "asyncio", "msgspec", "pydantic", "pyarrow", "zenoh", "clarion.client")
 VERBS = ("serve", "node", "send", "receive", "browse", "dmq", "admin", "pipeline", "bench", "demo")
+GROUPS = ("admin", "dmq", "events", "pipeline")
 
 
 def clarion(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -40,6 +41,13 @@ def test_help_names_every_verb() -> None:
 def test_every_verb_has_help(verb: str) -> None:
     done = clarion(verb, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"Usage: clarion {verb}"), done
+
+
+@pytest.mark.parametrize("group", [[], *([name] for name in GROUPS), ["events", "recipients"], ["events", "dead"]])
+def test_every_verb_is_told_of_in_a_line(group: list[str]) -> None:
+    """Whole, where a terminal has 80 columns."""
+    found = clarion(*group, "--help").stdout.partition("Commands:\n")[2].splitlines()
+    assert found and not [line for line in found if line.endswith("...") or not line.endswith(".")]
 
 
 def test_without_arguments_help_and_status_2() -> None:
