@@ -56,6 +56,8 @@ def parse_address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = str(ipaddress.IPv6Address(host[1:-1]))
+    elif "://" in host:
+        raise ValueError(f"{text!r}: host:port alone is wanted, without {host.partition('://')[0]}://")
     elif ":" in host:
         raise ValueError(f"{text!r}: an IPv6 address stands in brackets")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:

@@ -89,6 +89,7 @@ def test_every_table_is_read(tmp_path: Path) -> None:
         ("[client_manager]\nconnections_max = 30000\n", "[client_manager] connections_max"),
         ("[client_manager]\nlisten = 'here'\n", "[client_manager] listen: 'here' is not host:port"),
         ("[client_manager]\nlisten = '::1:7750'\n", "brackets"),
+        ("[client_manager]\nlisten = 'clarion://127.0.0.1:7750'\n", "without clarion://"),
         ("[client_manager]\nlisten = 'a:70000'\n", "is not host:port"),
         ("[client_manager]\nbatch_bytes_max = '8 MiB'\n", "[client_manager] batch_bytes_max"),
         ("[node]\nsite = 1024\n", "[node] site"),

@@ -27,6 +27,8 @@ from clarion import limits
 from clarion.errors import BadArgument, ClarionError, EngineAbsent, from_code
 
 NAME = "control"
+REMEDY = "start `clarion events serve`, or the program that has the recipients"
+"""What to do where nobody delivers."""
 Handler = Callable[[dict[str, Any]], Awaitable[object]]
 
 
@@ -129,6 +131,8 @@ def ask(directory: Path, verb: str, arguments: Mapping[str, object] | None = Non
                 connected.connect(name)
             connected.sendall(msgspec.json.encode({"verb": verb, "arguments": arguments or {}}) + b"\n")
             answer = _line(connected)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise EngineAbsent(path=str(directory), detail=REMEDY) from None
         except (OSError, EOFError) as error:
             raise EngineAbsent(path=str(directory), detail=str(error) or type(error).__name__) from None
     if "error" in answer:

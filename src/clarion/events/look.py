@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clarion.errors import BadArgument, ClarionError, EngineAbsent
-from clarion.events.control import Handler, ask
+from clarion.events.control import REMEDY, Handler, ask
 from clarion.events.event import TYPE_UNREADABLE, event_id
 from clarion.events.memory import Section
 from clarion.events.memory.directory import Directory
@@ -44,7 +44,7 @@ def absent(path: Path) -> dict[str, Any]:
         raise BadArgument(argument="directory", detail=f"{path} is no event system")
     directory = Directory.open(path)
     sections = []
-    problems = ["nobody delivers: start `clarion events serve`, or the program that has the recipients"]
+    problems = [f"nobody delivers: {REMEDY}"]
     for name in directory.names():
         try:
             section = directory.look(name)

@@ -81,7 +81,8 @@ def test_a02_emit_needs_nobody_and_status_shows_what_waits(shell: Shell, systems
 )
 def test_a07_what_needs_a_process_that_delivers_says_so(shell: Shell, arguments: tuple[str, ...]) -> None:
     shell.run("emit", "a")
-    assert "CLN-6" in shell.run(*arguments, status=1)
+    said = shell.run(*arguments, status=1)
+    assert "CLN-6" in said and "Errno" not in said and (arguments[0] == "recipients" or "clarion events serve" in said)
 
 
 def test_a02_a_directory_that_is_none(shell: Shell) -> None:
