@@ -1,6 +1,6 @@
 """Small messages beside a large one: how long they take, and how fast the body goes with and without them.
 
-    python -m benchmarks.large [--rounds N] [--mib N]
+    python -m benchmarks.large [--rounds N] [--mib N] [--cold]
 
 Four processes, as a user would have them: a server, a sender of a file, a receiver, and others who have nothing to do
 with the body and send small messages to and fro, one after the other. In every round, in turn: others alone (idle),
@@ -8,7 +8,8 @@ beside a body that is sent, alone again, beside one that is received; then a bod
 about. Ratios are of one round: p99 beside the body to the p99 of that round's idle times. Medians over the rounds are
 reported.
 
-The bodies stay until the end, so that the journal grows as it does under a body of many gigabytes.
+The bodies stay until the end, so that the journal grows as it does under a body of many gigabytes. With `--cold` they
+leave the system's file cache before they are read, and come from the disk, like one that is larger than memory.
 """
 
 from __future__ import annotations
@@ -79,12 +80,20 @@ class Figures:
         return {name: round(statistics.median(row[name] for row in self._rounds), 2) for name in self._rounds[0]}
 
 
+def uncache(folder: Path) -> None:
+    """What the journal has on the disk leaves the system's file cache."""
+    for file in folder.rglob("*.segment"):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
 def p(took_ms: list[float], part: float) -> float:
     return round(took_ms[int(len(took_ms) * part)], 3)
 
 
 def one_round(
-    others: Child, sender: Child, receiver: Child, body: Path, number: int, idle_s: float
+    others: Child, sender: Child, receiver: Child, body: Path, number: int, idle_s: float, cold: Path | None
 ) -> dict[str, float]:
     others.tell("talk")
     time.sleep(idle_s)
@@ -97,10 +106,14 @@ def one_round(
     others.ask("took")
     time.sleep(idle_s)
     idle = sorted(idle + others.ask("took"))
+    if cold is not None:
+        uncache(cold)
     speeds["receive_beside"] = receiver.ask("receive", f"queue:beside-{number}")
     took["receiving"] = others.ask("took")
     others.ask("quiet")
     speeds["send_alone"] = sender.ask("send", f"queue:alone-{number}", body)
+    if cold is not None:
+        uncache(cold)
     speeds["receive_alone"] = receiver.ask("receive", f"queue:alone-{number}")
     figures = {"idle_p50": p(idle, 0.5), "idle_p99": p(idle, 0.99)}
     for what, took_ms in took.items():
@@ -109,7 +122,7 @@ def one_round(
     return figures | speeds
 
 
-def measure(rounds: int, mib: int, idle_s: float = IDLE_S) -> Figures:
+def measure(rounds: int, mib: int, idle_s: float = IDLE_S, *, cold: bool = False) -> Figures:
     seen = Figures()
     with ExitStack() as stack:
         folder = stack.enter_context(work_directory())
@@ -123,7 +136,7 @@ def measure(rounds: int, mib: int, idle_s: float = IDLE_S) -> Figures:
         sender.ask("send", "queue:warm", body)
         receiver.ask("receive", "queue:warm")
         for number in range(rounds):
-            seen.add(one_round(others, sender, receiver, body, number, idle_s))
+            seen.add(one_round(others, sender, receiver, body, number, idle_s, folder / "server" if cold else None))
     return seen
 
 
@@ -196,12 +209,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.large")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--as", dest="role", nargs=2, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.role:
         asyncio.run(serve(wanted.role[1]))
         return
-    seen = measure(wanted.rounds, wanted.mib)
+    seen = measure(wanted.rounds, wanted.mib, cold=wanted.cold)
     print(json.dumps({"medians": seen.medians()}), flush=True)
 
 

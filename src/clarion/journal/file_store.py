@@ -182,7 +182,9 @@ class FileStore:
                 is_small = pace(time.perf_counter() - began_s)
                 began_s = time.perf_counter()
 
-    def read(self, file: int, offset: int, length: int) -> bytes:
+    def read(self, file: int, offset: int, length: int, *, alone: bool = False) -> bytes:
+        if alone:  # what is announced as one piece is all that the kernel reads; else it may be megabytes ahead
+            os.posix_fadvise(self._descriptors[file], offset, length, os.POSIX_FADV_WILLNEED)
         data = os.pread(self._descriptors[file], length, offset)
         while len(data) < length:
             more = os.pread(self._descriptors[file], length - len(data), offset + len(data))

@@ -361,10 +361,11 @@ class Journal:
 
     # --- reading, status, the end ---------------------------------------------------------------------
 
-    def read(self, position: int, span: int) -> list[Record]:
+    def read(self, position: int, span: int, *, alone: bool = False) -> list[Record]:
         """The records in these bytes of the log that check. Blocks; any thread may call it.
 
-        What is not written yet is not found; what was recycled meanwhile is not found either.
+        What is not written yet is not found; what was recycled meanwhile is not found either. `alone`: nothing is read
+        ahead, which small commits would wait for.
         """
         end = position + span
         found = []
@@ -373,7 +374,8 @@ class Journal:
             base = ordinal * self._segment_bytes
             segment = self._space.in_use.get(ordinal)
             if segment is not None:
-                data = memoryview(self._store.read(segment.file, offset, min(end - base, self._segment_bytes) - offset))
+                length = min(end - base, self._segment_bytes) - offset
+                data = memoryview(self._store.read(segment.file, offset, length, alone=alone))
                 for at, raw in salvage(data, 0, ordinal):
                     if is_visible(raw.kind):
                         found.append(to_record(data, raw, position + at))

@@ -44,7 +44,9 @@ class Store(Protocol):
         """
         ...
 
-    def read(self, file: int, offset: int, length: int) -> bytes: ...
+    def read(self, file: int, offset: int, length: int, *, alone: bool = False) -> bytes:
+        """These bytes. `alone`: what lies behind them need not be read ahead."""
+        ...
 
     def write(self, file: int, offset: int, buffers: Sequence[Buffer]) -> int: ...
 
@@ -72,7 +74,7 @@ class MemoryStore:
         self.content.append(bytearray(self.segment_bytes))
         return len(self.content) - 1
 
-    def read(self, file: int, offset: int, length: int) -> bytes:
+    def read(self, file: int, offset: int, length: int, *, alone: bool = False) -> bytes:
         return bytes(self.content[file][offset : offset + length])
 
     def write(self, file: int, offset: int, buffers: Sequence[Buffer]) -> int:

@@ -108,7 +108,7 @@ class FaultyDisk:
         self._files.append(_File(bytearray(self.segment_bytes), bytearray(self.segment_bytes)))
         return len(self._files) - 1
 
-    def read(self, file: int, offset: int, length: int) -> bytes:
+    def read(self, file: int, offset: int, length: int, *, alone: bool = False) -> bytes:
         return bytes(self._files[file].content[offset : offset + length])
 
     def write(self, file: int, offset: int, buffers: Sequence[Buffer]) -> int:

@@ -49,6 +49,7 @@ class StoreConformance:
         assert store.write(file, end - 2, [b"zz"]) == 2
         store.sync(file)
         assert store.read(file, 4095, 11) == b"\0abcdefghi\0"
+        assert store.read(file, 4095, 11, alone=True) == b"\0abcdefghi\0"
         assert store.read(file, end - 3, 3) == b"\0zz"
         store.close()
 

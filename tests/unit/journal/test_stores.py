@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from clarion.testing.faulty_disk import FaultyDisk
 from clarion.testing.store_conformance import StoreConformance
 
 SMALL = limits.SEGMENT_BYTES_MIN
+PAGE = mmap.PAGESIZE
 
 
 class TestMemoryStore(StoreConformance):
@@ -73,6 +78,35 @@ def test_b13_a_segment_is_prepared_in_small_steps_while_somebody_wants_that(
     step = len(file_store.ZEROS)
     assert pushed == [(0, 2 * step), (2 * step, step), (3 * step, step)], "as long as it is asked for, each piece once"
     assert store.read(number, 0, SMALL) == bytes(SMALL)
+    store.close()
+
+
+def _cached_pages(path: Path) -> list[bool]:
+    """Which pages of a file the system has in memory."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        found = (ctypes.c_ubyte * (len(mapped) // mmap.PAGESIZE))()
+        start = ctypes.c_char.from_buffer(mapped)
+        ctypes.CDLL(None).mincore(ctypes.byref(start), ctypes.c_size_t(len(mapped)), found)
+        del start
+    return [bool(page & 1) for page in found]
+
+
+def test_b12_what_is_read_alone_is_all_that_is_read(tmp_path: Path) -> None:
+    """Small commits wait for what the kernel reads ahead, which can be megabytes."""
+    store = FileStore.open(tmp_path, segment_bytes=SMALL)
+    number = store.files()[0]
+    path = next(file for file in sorted(tmp_path.iterdir()) if file.suffix == file_store.SEGMENT_SUFFIX)
+    body = random.Random(1).randbytes(SMALL)
+    store.write(number, 0, [body])
+    store.sync(number)
+    descriptor = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    if any(_cached_pages(path)):
+        pytest.skip("this file system keeps its files in memory")
+    for first in (0, 3 * PAGE):
+        assert store.read(number, first, 3 * PAGE, alone=True) == body[first : first + 3 * PAGE]
+        assert _cached_pages(path) == [at < first + 3 * PAGE for at in range(0, SMALL, PAGE)]
     store.close()
 
 

@@ -100,7 +100,7 @@ class FragmentReading:
 
     def _load(self, number: int, piece: Piece) -> memoryview | None:
         """On a reader thread."""
-        for record in self._host.journal.read(piece.position, piece.span):
+        for record in self._host.journal.read(piece.position, piece.span, alone=True):
             if record.position != piece.position or record.body is None:
                 continue
             found: tuple[int, int] | None = None
