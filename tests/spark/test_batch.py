@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -60,8 +61,16 @@ def test_d03_a_users_schema_chooses_columns(broker: Broker) -> None:
         reader.schema("sequence int").load().collect()
 
 
+def next_millisecond() -> None:
+    """Return when what is sent from now on has a later time than all before."""
+    began_ms = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == began_ms:
+        pass
+
+
 def test_d03_filters_are_decided_by_the_broker(broker: Broker) -> None:
     for n in range(8):
+        next_millisecond()
         broker.send(f"queue:f.{n % 2}", [str(n)], type=f"t{n % 4}", priority=n)
     broker.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     middle = broker.batch("queue:f.1").agg(F.sort_array(F.collect_list("time"))[2]).head()
